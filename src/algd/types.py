@@ -1,0 +1,157 @@
+"""The few types that every part of the library shares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+
+import equinox as eqx
+import numpy as np
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
+
+Mode = Literal["sampled", "deterministic"]
+Metrics = dict[str, Float[Array, ""]]
+
+
+class UserError(Exception):
+    """A mistake of the person at the keyboard; the message is written for them."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What an episode may cost: ``limit`` is the expected sum of one cost over an episode.
+
+    A ``discounted`` budget bounds the discounted sum, which is what the critics estimate; an
+    undiscounted one is converted to the critics' scale by :meth:`on_critic_scale`.
+    """
+
+    limit: float
+    name: str = "cost"
+    discounted: bool = False
+
+    def on_critic_scale(self, discount: float, horizon: int) -> float:
+        r"""$h = \mathrm{limit} \cdot (1 - \gamma^T) / ((1 - \gamma) T)$ if undiscounted."""
+        if self.discounted or discount == 1.0:
+            return self.limit
+        return self.limit * (1.0 - discount**horizon) / (1.0 - discount) / horizon
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """What an algorithm must know of an environment before it has seen one step of it."""
+
+    obs_size: int
+    action_low: tuple[float, ...]
+    action_high: tuple[float, ...]
+    budgets: tuple[Budget, ...]
+    horizon: int
+
+    @property
+    def action_size(self) -> int:
+        """The number of action coordinates."""
+        return len(self.action_low)
+
+    def critic_limits(self, discount: float) -> Float[np.ndarray, " constraints"]:
+        """The limit of each budget on the scale of the discounted cost critics."""
+        limits = [b.on_critic_scale(discount, self.horizon) for b in self.budgets]
+        return np.asarray(limits, np.float32)
+
+
+class Transition(eqx.Module):
+    """One step of interaction, or a batch of them along leading axes.
+
+    ``terminated`` ends the future; ``truncated`` (a time limit) does not and never cuts a
+    bootstrap unless an algorithm is told to repeat somebody's mistake. ``margin`` is the signed
+    constraint function: positive where the constraint is violated in this step. ``extras`` holds
+    what the algorithm's ``act`` wants back in its ``update``.
+    """
+
+    obs: Float[Array, "*batch obs"]
+    action: Float[Array, "*batch action"]
+    reward: Float[Array, "*batch"]
+    cost: Float[Array, "*batch constraints"]
+    next_obs: Float[Array, "*batch obs"]
+    terminated: Bool[Array, "*batch"]
+    truncated: Bool[Array, "*batch"]
+    goal_met: Bool[Array, "*batch"]
+    margin: Float[Array, "*batch constraints"]
+    extras: dict[str, Array]
+
+
+@runtime_checkable
+class Algorithm(Protocol):
+    """A frozen dataclass of hyperparameters with three pure methods.
+
+    ``act`` is a function of one observation (vmap it); ``update`` takes a whole batch: a replay
+    minibatch ``[batch, ...]`` if ``data`` is "replay", the fresh steps ``[time, envs, ...]`` of
+    one collection if it is "rollout". Every leaf of the state is an array, none is a random key.
+    """
+
+    @property
+    def data(self) -> Literal["replay", "rollout"]:
+        """Which data ``update`` learns from."""
+        ...
+
+    def init(self, spec: EnvSpec, key: PRNGKeyArray) -> Any:
+        """The state before the first step."""
+        ...
+
+    def act(
+        self, state: Any, obs: Float[Array, " obs"], key: PRNGKeyArray, mode: Mode
+    ) -> tuple[Float[Array, " action"], dict[str, Array]]:
+        """The action at one observation, and what ``update`` wants to know of the choice."""
+        ...
+
+    def update(self, state: Any, batch: Transition, key: PRNGKeyArray) -> tuple[Any, Metrics]:
+        """One gradient round."""
+        ...
+
+
+class EnvStep(NamedTuple):
+    """What all copies of an environment answer to one vector of actions.
+
+    ``next_obs`` is where each step led; ``obs`` is where the next one starts: the same, or the
+    first observation of a new episode if this step ended one.
+    """
+
+    next_obs: Float[np.ndarray, "envs obs"]
+    obs: Float[np.ndarray, "envs obs"]
+    reward: Float[np.ndarray, " envs"]
+    cost: Float[np.ndarray, "envs constraints"]
+    terminated: Bool[np.ndarray, " envs"]
+    truncated: Bool[np.ndarray, " envs"]
+    goal_met: Bool[np.ndarray, " envs"]
+    margin: Float[np.ndarray, "envs constraints"]
+
+
+@runtime_checkable
+class CostVectorEnv(Protocol):
+    """Several copies of one environment, as ``training`` and ``evaluation`` see them.
+
+    ``exact_state`` says whether ``save_state`` holds everything: if it does, a restored
+    environment continues to the last bit; if not, it goes on with a fresh episode.
+    """
+
+    spec: EnvSpec
+    num_envs: int
+    exact_state: bool
+
+    def reset(self, seed: int) -> Float[np.ndarray, "envs obs"]:
+        """Start new episodes in all copies; everything after is determined by the seed."""
+        ...
+
+    def step(self, actions: Float[np.ndarray, "envs action"]) -> EnvStep:
+        """Advance every copy by one step; copies whose episode ends start a new one."""
+        ...
+
+    def save_state(self) -> dict[str, np.ndarray]:
+        """The full state as named arrays."""
+        ...
+
+    def restore_state(self, state: dict[str, np.ndarray]) -> None:
+        """Continue from a saved state."""
+        ...
+
+    def close(self) -> None:
+        """Free what the environment holds."""
+        ...
