@@ -1,7 +1,5 @@
 """The few types that every part of the library shares."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
