@@ -1,0 +1,138 @@
+"""The tasks, and the one way to make them: ``make("PointButton1", num_envs=16)``.
+
+Importing this package registers the tasks in Gymnasium's namespace ``algd/`` without importing
+any of them, so ``gymnasium.make("algd.envs:algd/DiffDrive-v0")`` needs no other import.
+"""
+
+import difflib
+import importlib
+import importlib.util
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
+
+from algd.envs.adapters import CostFunction, adapt_native, copy_foreign
+from algd.types import Budget, CostVectorEnv, UserError
+
+__all__ = ["make", "names", "register"]
+
+NAMESPACE = "algd"
+
+# Only the names: the facts of each task are in `velocity.py`, which imports MuJoCo.
+VELOCITY_TASKS = (
+    "HalfCheetahVelocity",
+    "HopperVelocity",
+    "AntVelocity",
+    "HumanoidVelocity",
+    "HalfCheetahVelocityIndicator",
+    "HopperVelocityIndicator",
+    "AntVelocityIndicator",
+    "HumanoidVelocityIndicator",
+    "Walker2dVelocityIndicator",
+    "SwimmerVelocityIndicator",
+)
+
+
+def register() -> None:
+    """Register every task in Gymnasium's namespace ``algd/``; once is enough, twice is harmless.
+
+    The tasks end their episodes themselves (a saved state includes the clock), hence none has
+    Gymnasium's ``max_episode_steps``.
+    """
+    if f"{NAMESPACE}/DiffDrive-v0" in gymnasium.registry:
+        return
+    gymnasium.register(
+        f"{NAMESPACE}/DiffDrive-v0",
+        entry_point="algd.envs.diff_drive:DiffDriveEnv",
+        vector_entry_point="algd.envs.diff_drive:DiffDriveVectorEnv",
+    )
+    for task in VELOCITY_TASKS:
+        gymnasium.register(
+            f"{NAMESPACE}/{task}-v0",
+            entry_point="algd.envs.velocity:VelocityEnv",
+            vector_entry_point="algd.envs.velocity:velocity_vector_env",
+            kwargs={"task": task},
+        )
+    if importlib.util.find_spec("algd.envs.safety_gym") is not None:
+        safety_gym = importlib.import_module("algd.envs.safety_gym")
+        if hasattr(safety_gym, "register"):
+            safety_gym.register()
+
+
+def names() -> list[str]:
+    """The short names of our own tasks, as ``make`` understands them."""
+    return sorted(spec.name for spec in gymnasium.registry.values() if spec.namespace == NAMESPACE)
+
+
+def make(
+    env_id: str,
+    num_envs: int,
+    *,
+    budgets: tuple[Budget, ...] | None = None,
+    cost_function: CostFunction | None = None,
+    env_options: Mapping[str, object] | None = None,
+    horizon: int | None = None,
+) -> CostVectorEnv:
+    """Make ``num_envs`` copies of a task of ours or of any Gymnasium environment with a cost.
+
+    ``env_id`` is a short name (``"PointButton1"``), the id of any registered Gymnasium
+    environment, or ``"module:Id"``, which first imports the module that registers ``Id``.
+    ``env_options`` go to the environment's constructor.
+
+    Our tasks know their budgets and their horizon; ``budgets`` then replaces the limits. All
+    other environments need ``budgets``, and ``horizon`` if they are registered without
+    ``max_episode_steps``. ``cost_function(obs, action, next_obs, info)`` gives the cost (a number
+    or one number for each constraint) of an environment that reports none, or another one.
+    """
+    if num_envs < 1:
+        raise UserError(f"{num_envs} copies of {env_id} were asked for: at least 1 is needed.")
+    options: dict[str, Any] = dict(env_options or {})
+    spec = find(env_id)
+    try:
+        if spec.namespace == NAMESPACE and cost_function is None:
+            envs = gymnasium.make_vec(spec, num_envs, **options)
+            return adapt_native(envs, env_id, budgets, horizon)
+        # Unwrapped: Gymnasium's time limit and checker do not know a step of six values.
+        copies = [
+            gymnasium.make(spec, max_episode_steps=-1, disable_env_checker=True, **options)
+            for _ in range(num_envs)
+        ]
+    except TypeError as error:
+        if not options:
+            raise
+        given = ", ".join(f"{name}={value!r}" for name, value in options.items())
+        raise UserError(f"{env_id} could not be made with the options {given}: {error}") from error
+    return copy_foreign(copies, env_id, budgets, cost_function, horizon or spec.max_episode_steps)
+
+
+def find(env_id: str) -> GymnasiumSpec:
+    """The registered environment that ``env_id`` means."""
+    module, _, name = env_id.rpartition(":")
+    if module:
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise UserError(
+                f"The environment {env_id!r} asks for the module {module!r}, "
+                f"which could not be imported: {error}"
+            ) from error
+    full_name = f"{NAMESPACE}/{name}-v0" if name in names() else name
+    if full_name in gymnasium.registry:
+        return gymnasium.registry[full_name]
+    raise UserError(f"There is no environment {name!r}. {_nearest(name)}")
+
+
+def _nearest(name: str) -> str:
+    known = {known.lower(): known for known in (*names(), *gymnasium.registry)}
+    nearest = [known[match] for match in difflib.get_close_matches(name.lower(), known, n=3)]
+    if nearest:
+        return f"Did you mean {' or '.join(nearest)}?"
+    return (
+        f"Our own are {', '.join(names())}; any other must be registered in Gymnasium, "
+        "and 'module:Id' imports the module that does so."
+    )
+
+
+register()

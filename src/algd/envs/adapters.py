@@ -1,0 +1,448 @@
+"""From Gymnasium's environments to what ``training`` and ``evaluation`` see.
+
+There is one road. A foreign environment is brought to our conventions by ``CostReport`` and
+multiplied by ``CopiedVectorEnv``; the result, like our own vector environments, is then a
+Gymnasium vector environment with same-step autoreset which has ``budgets`` and ``horizon``, whose
+infos are those of the step just taken, and whose ``infos["final_obs"]`` is one array.
+``VectorAdapter`` turns any such environment into a ``CostVectorEnv``.
+"""
+
+import copy
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+from jaxtyping import Float, Shaped, UInt64
+
+from algd.types import Budget, EnvSpec, EnvStep, UserError
+
+CostFunction = Callable[[Any, np.ndarray, Any, dict[str, Any]], Any]
+
+# Actions come in float32, bounds may be float64: this share of the range is only rounding.
+ROUNDING = 1e-5
+
+
+def adapt_native(
+    envs: VectorEnv, name: str, budgets: tuple[Budget, ...] | None, horizon: int | None
+) -> "VectorAdapter":
+    """See one of our own vector environments as a ``CostVectorEnv``."""
+    native: Any = envs
+    if horizon not in (None, native.horizon):
+        raise UserError(
+            f"Episodes of {name} have {native.horizon} steps; the horizon {horizon} does not fit."
+        )
+    if budgets is not None:
+        native.budgets = with_new_limits(name, native.budgets, budgets)
+    return VectorAdapter(envs, exact_state=True)
+
+
+def copy_foreign(
+    copies: Sequence[gymnasium.Env],
+    name: str,
+    budgets: tuple[Budget, ...] | None,
+    cost_function: CostFunction | None,
+    horizon: int | None,
+) -> "VectorAdapter":
+    """See copies of anybody's environment as a ``CostVectorEnv``, or say why that is impossible."""
+    first = copies[0]
+    check_action_space(name, first.action_space)
+    check_observation_space(name, first.observation_space)
+    if not budgets:
+        raise UserError(
+            f"{name} has no budget of its own: say what an episode may cost, "
+            "for example with --budget 25 (in Python: budget=25.0)."
+        )
+    for budget in budgets:
+        check_budget(name, budget)
+    if horizon is None:
+        # A time limit inside the environment's own constructor shows here.
+        horizon = first.spec.max_episode_steps if first.spec else None
+    if horizon is None:
+        horizon = getattr(first.unwrapped, "horizon", None)
+    if horizon is None:
+        raise UserError(
+            f"{name} has no time limit: register it with max_episode_steps, or say how many steps "
+            "an episode has, for example with --horizon 1000 (in Python: horizon=1000)."
+        )
+    if horizon < 1:
+        raise UserError(f"The horizon of {name} must be at least 1 step, not {horizon}.")
+    reports = [CostReport(env, name, budgets, horizon, cost_function) for env in copies]
+    return VectorAdapter(CopiedVectorEnv(reports), exact_state=False)
+
+
+def check_action_space(name: str, space: gymnasium.Space) -> None:
+    """Refuse what a diffusion policy cannot act in."""
+    if not isinstance(space, spaces.Box) or not np.issubdtype(space.dtype, np.floating):
+        raise UserError(
+            f"The actions of {name} are {space}: only a Box of floats can be trained on."
+        )
+    if not (np.isfinite(space.low) & np.isfinite(space.high)).all():
+        raise UserError(
+            f"The actions of {name} have no finite bounds ({space}): policies act in a finite box. "
+            "Bound them, for example with gymnasium.wrappers.RescaleAction or in the environment."
+        )
+
+
+def check_observation_space(name: str, space: gymnasium.Space) -> None:
+    """Refuse what cannot be laid out as one vector of floats without inventing an encoding."""
+    match space:
+        case spaces.Box():
+            return
+        case spaces.Dict():
+            parts = list(space.spaces.values())
+        case spaces.Tuple():
+            parts = list(space.spaces)
+        case _:
+            raise UserError(
+                f"The observations of {name} contain {space}: only a Box, or a Dict or Tuple of "
+                "boxes, can be flattened into the vector that a policy sees."
+            )
+    for part in parts:
+        check_observation_space(name, part)
+
+
+def check_budget(name: str, budget: Budget) -> None:
+    """Refuse a limit that no sum of costs can be compared with."""
+    if not math.isfinite(budget.limit) or budget.limit < 0.0:
+        raise UserError(
+            f"The budget {budget.limit} for {budget.name!r} of {name} is not possible: "
+            "it must be a finite number that is not negative."
+        )
+
+
+def with_new_limits(
+    name: str, defaults: tuple[Budget, ...], given: tuple[Budget, ...]
+) -> tuple[Budget, ...]:
+    """The given limits; what a plain ``Budget(limit)`` leaves open is taken from the task.
+
+    A task whose budgets are discounted keeps them so: its costs are made for that.
+    """
+    if len(given) != len(defaults):
+        expected = ", ".join(budget.name for budget in defaults)
+        raise UserError(
+            f"{name} has {len(defaults)} constraint(s) ({expected}), "
+            f"but {len(given)} budget(s) were given: give one for each."
+        )
+    for budget in given:
+        check_budget(name, budget)
+    unnamed = Budget(0.0).name
+    return tuple(
+        replace(
+            new,
+            name=default.name if new.name == unnamed else new.name,
+            discounted=new.discounted or default.discounted,
+        )
+        for default, new in zip(defaults, given, strict=True)
+    )
+
+
+def checked_actions(
+    actions: Shaped[np.ndarray, "*batch"],
+    low: Shaped[np.ndarray, "*batch"],
+    high: Shaped[np.ndarray, "*batch"],
+) -> Shaped[np.ndarray, "*batch"]:
+    """The actions in the type of their bounds, or an error if they are not in the box."""
+    if not np.isfinite(actions).all():
+        raise ValueError(f"An action is not finite: {actions}")
+    slack = ROUNDING * (high - low)
+    if ((actions < low - slack) | (actions > high + slack)).any():
+        raise ValueError(
+            f"An action is out of its bounds: {actions} is not between {low} and {high}"
+        )
+    return np.clip(actions.astype(low.dtype), low, high)
+
+
+def copy_seeds(seed: int, num_envs: int) -> list[int]:
+    """A seed for each copy, of 32 bits since many environments take no more."""
+    return [int(word) for word in np.random.SeedSequence(seed).generate_state(num_envs)]
+
+
+def generator_state(generator: np.random.Generator) -> UInt64[np.ndarray, "6"]:
+    """The state of a PCG64 generator as one array, to be stored without pickle."""
+    state: Any = generator.bit_generator.state
+    if state["bit_generator"] != "PCG64":
+        raise ValueError(f"Only PCG64 generators can be stored, not {state['bit_generator']}")
+    wide = (state["state"]["state"], state["state"]["inc"])
+    halves = [half for word in wide for half in divmod(word, 1 << 64)]
+    return np.array([*halves, state["has_uint32"], state["uinteger"]], np.uint64)
+
+
+def restored_generator(state: UInt64[np.ndarray, "6"]) -> np.random.Generator:
+    """The generator whose ``generator_state`` this is."""
+    high, low, inc_high, inc_low, has_uint32, uinteger = (int(word) for word in state)
+    generator = np.random.Generator(np.random.PCG64(0))
+    generator.bit_generator.state = {
+        "bit_generator": "PCG64",
+        "state": {"state": (high << 64) | low, "inc": (inc_high << 64) | inc_low},
+        "has_uint32": has_uint32,
+        "uinteger": uinteger,
+    }
+    return generator
+
+
+class CostReport(gymnasium.Wrapper):
+    """One copy of anybody's environment, brought to our conventions.
+
+    Observations are flat, ``info`` holds the cost as a vector (and ``margin`` and ``goal_met`` if
+    the environment reports them) and nothing else, and the episode ends at the horizon.
+    """
+
+    def __init__(
+        self,
+        env: gymnasium.Env,
+        name: str,
+        budgets: tuple[Budget, ...],
+        horizon: int,
+        cost_function: CostFunction | None,
+    ) -> None:
+        super().__init__(env)
+        self.observation_space = spaces.flatten_space(env.observation_space)
+        self.budgets = budgets
+        self.horizon = horizon
+        self._name = name
+        self._cost_function = cost_function
+        self._stepped = False
+        self._elapsed = 0
+        self._obs: Any = None
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """Start an episode."""
+        self._obs, _ = self.env.reset(seed=seed, options=options)
+        self._elapsed = 0
+        return self._flat(self._obs), {}
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        """Advance by one step, in either style."""
+        # The cost function compares two observations, which some environments write in place.
+        before = copy.deepcopy(self._obs) if self._cost_function is not None else None
+        match self.env.step(action):
+            case (obs, reward, terminated, truncated, info):
+                cost = info.get("cost")
+            case (obs, reward, cost, terminated, truncated, info):
+                pass
+            case answer:
+                raise UserError(
+                    f"A step of {self._name} returned {len(answer)} values: there must be five "
+                    "(obs, reward, terminated, truncated, info), or six with the cost third."
+                )
+        reported = {key: info[key] for key in ("margin", "goal_met") if key in info}
+        if self._cost_function is not None:
+            cost = self._cost_function(before, action, obs, info)
+            # It belongs to the environment's own cost.
+            reported.pop("margin", None)
+        self._obs = obs
+        self._elapsed += 1
+        reported["cost"] = self._checked(cost, "cost")
+        if "margin" in reported:
+            reported["margin"] = self._checked(reported["margin"], "margin")
+        self._stepped = True
+        truncated = bool(truncated) or self._elapsed >= self.horizon
+        return self._flat(obs), float(reward), bool(terminated), truncated, reported
+
+    def _flat(self, obs: Any) -> np.ndarray:
+        return np.asarray(spaces.flatten(self.env.observation_space, obs))
+
+    def _checked(self, value: Any, what: str) -> Float[np.ndarray, " constraints"]:
+        if value is None:
+            raise UserError(
+                f"{self._name} reports no cost: its step must put one into info['cost'] or return "
+                "six values with the cost third; or give a cost_function(obs, action, next_obs, "
+                "info)."
+            )
+        try:
+            values = np.atleast_1d(np.asarray(value, np.float64))
+        except (TypeError, ValueError) as error:
+            raise UserError(
+                f"{self._name} reports {value!r} as its {what}: it must be a number, or a vector "
+                "with one number for each constraint."
+            ) from error
+        if values.shape != (len(self.budgets),):
+            shape = f"{what} of shape {values.shape}"
+            if self._stepped:
+                raise UserError(
+                    f"{self._name} reports a {shape} after one of length {len(self.budgets)}: "
+                    "the number of constraints must not change."
+                )
+            limits = ", ".join(str(budget.limit) for budget in self.budgets)
+            raise UserError(
+                f"{self._name} reports a {shape}, but {len(self.budgets)} budget(s) were given "
+                f"({limits}): give one for each constraint."
+            )
+        return values
+
+
+class CopiedVectorEnv(VectorEnv):
+    """Copies of one environment, advanced in a loop, with same-step autoreset.
+
+    Unlike those of Gymnasium's ``SyncVectorEnv``, ``infos`` tell of the step just taken in every
+    copy, also where it ended an episode (what the reset then says is dropped), and ``final_obs``
+    is one array, valid where ``_final_obs``.
+    """
+
+    def __init__(self, envs: Sequence[gymnasium.Env]) -> None:
+        super().__init__()
+        first = envs[0]
+        self.envs = list(envs)
+        self.num_envs = len(self.envs)
+        self.metadata = {**first.metadata, "autoreset_mode": AutoresetMode.SAME_STEP}
+        self.render_mode = first.render_mode
+        self.single_observation_space = first.observation_space
+        self.single_action_space = first.action_space
+        self.observation_space = batch_space(first.observation_space, self.num_envs)
+        self.action_space = batch_space(first.action_space, self.num_envs)
+
+    @property
+    def budgets(self) -> tuple[Budget, ...]:
+        """What an episode may cost."""
+        return self.envs[0].get_wrapper_attr("budgets")
+
+    @budgets.setter
+    def budgets(self, budgets: tuple[Budget, ...]) -> None:
+        for env in self.envs:
+            env.set_wrapper_attr("budgets", budgets)
+
+    @property
+    def horizon(self) -> int:
+        """The number of steps of a full episode."""
+        return self.envs[0].get_wrapper_attr("horizon")
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """Start an episode in every copy, each with a seed of its own."""
+        super().reset(seed=seed)
+        seeds = [None] * self.num_envs if seed is None else copy_seeds(seed, self.num_envs)
+        obs = self._empty_obs()
+        infos: dict[str, Any] = {}
+        for i, (env, own_seed) in enumerate(zip(self.envs, seeds, strict=True)):
+            obs[i], info = env.reset(seed=own_seed, options=options)
+            infos = self._add_info(infos, info, i)
+        return obs, infos
+
+    def step(
+        self, actions: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """Advance every copy; where that ends the episode, start the next one."""
+        obs, final_obs = self._empty_obs(), self._empty_obs()
+        reward = np.zeros(self.num_envs)
+        terminated, truncated = np.zeros((2, self.num_envs), np.bool_)
+        infos: dict[str, Any] = {}
+        for i, (env, action) in enumerate(zip(self.envs, actions, strict=True)):
+            obs[i], reward[i], terminated[i], truncated[i], info = env.step(action)
+            infos = self._add_info(infos, info, i)
+            if terminated[i] or truncated[i]:
+                final_obs[i] = obs[i]
+                obs[i], _ = env.reset()
+        ended = terminated | truncated
+        if ended.any():
+            infos |= {"final_obs": final_obs, "_final_obs": ended}
+        return obs, reward, terminated, truncated, infos
+
+    def save_state(self) -> dict[str, np.ndarray]:
+        """The state of every copy, along a first axis."""
+        states = [env.get_wrapper_attr("save_state")() for env in self.envs]
+        return {name: np.stack([state[name] for state in states]) for name in states[0]}
+
+    def restore_state(self, state: Mapping[str, np.ndarray]) -> None:
+        """Continue from a saved state."""
+        for i, env in enumerate(self.envs):
+            env.get_wrapper_attr("restore_state")({name: state[name][i] for name in state})
+
+    def render(self) -> tuple[Any, ...]:
+        """One picture of each copy."""
+        return tuple(env.render() for env in self.envs)
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Free what the copies hold."""
+        for env in self.envs:
+            env.close()
+
+    def _empty_obs(self) -> np.ndarray:
+        space = self.observation_space
+        return np.zeros(space.shape or (), space.dtype)
+
+
+class VectorAdapter:
+    """A ``CostVectorEnv`` made of a vector environment that keeps our conventions."""
+
+    def __init__(self, envs: VectorEnv, *, exact_state: bool) -> None:
+        # Our conventions go beyond what Gymnasium's type can say.
+        self._envs: Any = envs
+        space: Any = envs.action_space
+        self._low, self._high = space.low, space.high
+        single: Any = envs.single_action_space
+        self.num_envs = envs.num_envs
+        self.exact_state = exact_state
+        self._ready = False
+        self.spec = EnvSpec(
+            obs_size=math.prod(envs.single_observation_space.shape or ()),
+            action_low=tuple(float(bound) for bound in single.low.ravel()),
+            action_high=tuple(float(bound) for bound in single.high.ravel()),
+            budgets=self._envs.budgets,
+            horizon=self._envs.horizon,
+        )
+
+    def reset(self, seed: int) -> Float[np.ndarray, "envs obs"]:
+        """Start new episodes in all copies; everything after is determined by the seed."""
+        obs, _ = self._envs.reset(seed=seed)
+        self._ready = True
+        return np.array(obs, np.float32)
+
+    def step(self, actions: Float[np.ndarray, "envs action"]) -> EnvStep:
+        """Advance every copy by one step; copies whose episode ends start a new one."""
+        if not self._ready:
+            raise gymnasium.error.ResetNeeded("reset(seed) must come before the first step")
+        expected = (self.num_envs, self.spec.action_size)
+        if actions.shape != expected:
+            raise ValueError(f"The actions have the shape {actions.shape} instead of {expected}")
+        shaped = checked_actions(actions.reshape(self._low.shape), self._low, self._high)
+        obs, reward, terminated, truncated, infos = self._envs.step(shaped)
+        obs = np.array(obs, np.float32)
+        ended = terminated | truncated
+        next_obs = obs
+        if ended.any():
+            next_obs = np.where(ended[:, None], infos["final_obs"], obs).astype(np.float32)
+        cost = self._per_constraint(infos["cost"])
+        margin = np.where(cost > 0.0, np.float32(1.0), np.float32(-1.0))
+        if "margin" in infos:
+            known = infos.get("_margin", np.ones(self.num_envs, np.bool_))
+            margin = np.where(known[:, None], self._per_constraint(infos["margin"]), margin)
+        return EnvStep(
+            next_obs=next_obs,
+            obs=obs,
+            reward=np.array(reward, np.float32),
+            cost=cost,
+            terminated=np.array(terminated, np.bool_),
+            truncated=np.array(truncated, np.bool_),
+            goal_met=np.array(infos.get("goal_met", np.zeros(self.num_envs)), np.bool_),
+            margin=margin,
+        )
+
+    def save_state(self) -> dict[str, np.ndarray]:
+        """The full state as named arrays; none if this environment cannot give its state."""
+        return self._envs.save_state() if self.exact_state else {}
+
+    def restore_state(self, state: dict[str, np.ndarray]) -> None:
+        """Continue from a saved state.
+
+        An environment without ``exact_state`` cannot: it must be reset before the next step, so
+        that nobody takes the old observation for that of the fresh episode.
+        """
+        if self.exact_state:
+            self._envs.restore_state(state)
+        self._ready = self.exact_state
+
+    def close(self) -> None:
+        """Free what the environment holds."""
+        self._envs.close()
+
+    def _per_constraint(self, values: np.ndarray) -> Float[np.ndarray, "envs constraints"]:
+        return np.array(values, np.float32).reshape(self.num_envs, len(self.spec.budgets))
