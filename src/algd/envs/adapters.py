@@ -143,18 +143,20 @@ def with_new_limits(
 
 
 def checked_actions(
-    actions: Shaped[np.ndarray, "*batch"],
-    low: Shaped[np.ndarray, "*batch"],
-    high: Shaped[np.ndarray, "*batch"],
-) -> Shaped[np.ndarray, "*batch"]:
+    actions: Shaped[np.ndarray, "..."],
+    low: Float[np.ndarray, "..."],
+    high: Float[np.ndarray, "..."],
+) -> Float[np.ndarray, "..."]:
     """The actions in the type of their bounds, or an error if they are not in the box."""
+    if actions.shape != low.shape:
+        raise ValueError(f"The action has the shape {actions.shape} instead of {low.shape}")
+    if ((low <= actions) & (actions <= high)).all():
+        return actions.astype(low.dtype, copy=False)
     if not np.isfinite(actions).all():
-        raise ValueError(f"An action is not finite: {actions}")
+        raise ValueError(f"The action is not finite: {actions}")
     slack = ROUNDING * (high - low)
     if ((actions < low - slack) | (actions > high + slack)).any():
-        raise ValueError(
-            f"An action is out of its bounds: {actions} is not between {low} and {high}"
-        )
+        raise ValueError(f"The action {actions} is out of its bounds {low} to {high}")
     return np.clip(actions.astype(low.dtype), low, high)
 
 
@@ -376,16 +378,16 @@ class VectorAdapter:
     def __init__(self, envs: VectorEnv, *, exact_state: bool) -> None:
         # Our conventions go beyond what Gymnasium's type can say.
         self._envs: Any = envs
-        space: Any = envs.action_space
-        self._low, self._high = space.low, space.high
-        single: Any = envs.single_action_space
         self.num_envs = envs.num_envs
+        bounds: Any = envs.action_space
+        self._low = bounds.low.reshape(self.num_envs, -1)
+        self._high = bounds.high.reshape(self.num_envs, -1)
         self.exact_state = exact_state
         self._ready = False
         self.spec = EnvSpec(
             obs_size=math.prod(envs.single_observation_space.shape or ()),
-            action_low=tuple(float(bound) for bound in single.low.ravel()),
-            action_high=tuple(float(bound) for bound in single.high.ravel()),
+            action_low=tuple(self._low[0].tolist()),
+            action_high=tuple(self._high[0].tolist()),
             budgets=self._envs.budgets,
             horizon=self._envs.horizon,
         )
@@ -400,11 +402,10 @@ class VectorAdapter:
         """Advance every copy by one step; copies whose episode ends start a new one."""
         if not self._ready:
             raise gymnasium.error.ResetNeeded("reset(seed) must come before the first step")
-        expected = (self.num_envs, self.spec.action_size)
-        if actions.shape != expected:
-            raise ValueError(f"The actions have the shape {actions.shape} instead of {expected}")
-        shaped = checked_actions(actions.reshape(self._low.shape), self._low, self._high)
-        obs, reward, terminated, truncated, infos = self._envs.step(shaped)
+        actions = checked_actions(actions, self._low, self._high)
+        obs, reward, terminated, truncated, infos = self._envs.step(
+            actions.reshape(self._envs.action_space.shape)
+        )
         obs = np.array(obs, np.float32)
         ended = terminated | truncated
         next_obs = obs
