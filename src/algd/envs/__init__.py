@@ -104,7 +104,9 @@ def make(
             raise
         given = ", ".join(f"{name}={value!r}" for name, value in options.items())
         raise UserError(f"{env_id} could not be made with the options {given}: {error}") from error
-    return copy_foreign(copies, env_id, budgets, cost_function, horizon or spec.max_episode_steps)
+    if horizon is None:
+        horizon = spec.max_episode_steps
+    return copy_foreign(copies, env_id, budgets, cost_function, horizon)
 
 
 def find(env_id: str) -> GymnasiumSpec:

@@ -23,7 +23,7 @@ from algd.envs.adapters import (
     generator_state,
     restored_generator,
 )
-from algd.types import Budget
+from algd.types import Budget, UserError
 
 HORIZON = 1000
 DISCOUNT = 0.99
@@ -97,6 +97,8 @@ class VelocityEnv(gymnasium.Env):
     metadata = {"render_modes": ["human", "rgb_array", "depth_array", "rgbd_tuple"]}  # noqa: RUF012
 
     def __init__(self, task: str, render_mode: str | None = None) -> None:
+        if task not in TASKS:
+            raise UserError(f"There is no velocity task {task!r}: there are {', '.join(TASKS)}.")
         self._task = TASKS[task]
         with _without_model_warnings():
             made = gymnasium.make(
