@@ -409,9 +409,10 @@ def test_budgets_of_our_tasks_keep_what_a_plain_budget_leaves_open():
         ("nothing like it", "Our own are .*DiffDrive.*HopperVelocity"),
         ("no_such_module:Thing-v0", "module 'no_such_module'"),
         ("math:Thing-v0", "no environment 'Thing-v0'"),
+        ("HalfCheetah-v3", "could not be made: .*moved to"),
     ],
 )
-def test_unknown_names(given, message):
+def test_unknown_or_unusable_names(given, message):
     with pytest.raises(UserError, match=message):
         envs.make(given, 1, budgets=(Budget(1.0),))
 

@@ -104,6 +104,8 @@ def make(
             raise
         given = ", ".join(f"{name}={value!r}" for name, value in options.items())
         raise UserError(f"{env_id} could not be made with the options {given}: {error}") from error
+    except (ImportError, gymnasium.error.Error) as error:
+        raise UserError(f"{env_id} could not be made: {error}") from error
     if horizon is None:
         horizon = spec.max_episode_steps
     return copy_foreign(copies, env_id, budgets, cost_function, horizon)

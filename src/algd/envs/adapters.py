@@ -18,7 +18,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
-from jaxtyping import Float, Shaped, UInt64
+from jaxtyping import Bool, Float, Shaped, UInt64
 
 from algd.types import Budget, EnvSpec, EnvStep, UserError
 
@@ -215,13 +215,15 @@ class CostReport(gymnasium.Wrapper):
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.ndarray, dict[str, Any]]:
+    ) -> tuple[Shaped[np.ndarray, " obs"], dict[str, Any]]:
         """Start an episode."""
         self._obs, _ = self.env.reset(seed=seed, options=options)
         self._elapsed = 0
         return self._flat(self._obs), {}
 
-    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+    def step(
+        self, action: Float[np.ndarray, "..."]
+    ) -> tuple[Shaped[np.ndarray, " obs"], float, bool, bool, dict[str, Any]]:
         """Advance by one step, in either style."""
         # The cost function compares two observations, which some environments write in place.
         before = copy.deepcopy(self._obs) if self._cost_function is not None else None
@@ -249,7 +251,7 @@ class CostReport(gymnasium.Wrapper):
         truncated = bool(truncated) or self._elapsed >= self.horizon
         return self._flat(obs), float(reward), bool(terminated), truncated, reported
 
-    def _flat(self, obs: Any) -> np.ndarray:
+    def _flat(self, obs: Any) -> Shaped[np.ndarray, " obs"]:
         return np.asarray(spaces.flatten(self.env.observation_space, obs))
 
     def _checked(self, value: Any, what: str) -> Float[np.ndarray, " constraints"]:
@@ -318,7 +320,7 @@ class CopiedVectorEnv(VectorEnv):
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.ndarray, dict[str, Any]]:
+    ) -> tuple[Shaped[np.ndarray, "envs obs"], dict[str, Any]]:
         """Start an episode in every copy, each with a seed of its own."""
         super().reset(seed=seed)
         seeds = [None] * self.num_envs if seed is None else copy_seeds(seed, self.num_envs)
@@ -330,8 +332,14 @@ class CopiedVectorEnv(VectorEnv):
         return obs, infos
 
     def step(
-        self, actions: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        self, actions: Float[np.ndarray, "envs ..."]
+    ) -> tuple[
+        Shaped[np.ndarray, "envs obs"],
+        Float[np.ndarray, " envs"],
+        Bool[np.ndarray, " envs"],
+        Bool[np.ndarray, " envs"],
+        dict[str, Any],
+    ]:
         """Advance every copy; where that ends the episode, start the next one."""
         obs, final_obs = self._empty_obs(), self._empty_obs()
         reward = np.zeros(self.num_envs)

@@ -16,6 +16,7 @@ import gymnasium
 import mujoco
 import numpy as np
 from gymnasium import spaces
+from jaxtyping import Float, Shaped
 
 from algd.envs.adapters import (
     CopiedVectorEnv,
@@ -128,7 +129,7 @@ class VelocityEnv(gymnasium.Env):
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.ndarray, dict[str, Any]]:
+    ) -> tuple[Float[np.ndarray, " obs"], dict[str, Any]]:
         """Start an episode near the body's initial pose."""
         super().reset(seed=seed)
         self._body.np_random = self.np_random
@@ -137,11 +138,13 @@ class VelocityEnv(gymnasium.Env):
         self._obs = self._cut(obs)
         return self._obs.copy(), info
 
-    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+    def step(
+        self, action: Shaped[np.ndarray, "..."]
+    ) -> tuple[Float[np.ndarray, " obs"], float, bool, bool, dict[str, Any]]:
         """Advance the body; a diverging simulation ends the episode where it was last sound."""
         if self._elapsed is None:
             raise gymnasium.error.ResetNeeded("reset must come before the first step")
-        action = checked_actions(np.asarray(action), self.action_space.low, self.action_space.high)
+        action = checked_actions(action, self.action_space.low, self.action_space.high)
         obs, reward, terminated, _, info = self._body.step(action)
         self._elapsed += 1
         truncated = self._elapsed >= self.horizon
@@ -175,14 +178,12 @@ class VelocityEnv(gymnasium.Env):
         model, data = self._body.model, self._body.data
         mujoco.mj_resetData(model, data)
         mujoco.mj_setState(model, data, state["physics"], PHYSICS)
-        # For whoever renders now; it changes the warm start, hence the second time.
+        # For whoever renders now; the next step would do it itself.
         mujoco.mj_forward(model, data)
-        mujoco.mj_setState(model, data, state["physics"], PHYSICS)
         data.xpos[:], data.xipos[:] = state["frames"]
         self._obs = state["obs"].copy()
         self._elapsed = None if state["elapsed"] < 0 else int(state["elapsed"])
         self.np_random = restored_generator(state["generator"])
-        self._body.np_random = self.np_random
 
     def render(self) -> Any:
         """Gymnasium's picture of the body."""
@@ -192,7 +193,7 @@ class VelocityEnv(gymnasium.Env):
         """Free the renderer."""
         self._body.close()
 
-    def _cut(self, obs: np.ndarray) -> np.ndarray:
+    def _cut(self, obs: Float[np.ndarray, " all"]) -> Float[np.ndarray, " obs"]:
         return obs[: self._task.obs_size]
 
 
