@@ -9,6 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.utils.env_checker import check_env
 
 import algd
 from algd import envs
@@ -463,7 +464,7 @@ def guide_program() -> str:
 def test_environment_of_the_guide():
     scope = {}
     exec(guide_program().split("run = ")[0], scope)
-    gymnasium.utils.env_checker.check_env(scope["Corridor"]())
+    check_env(scope["Corridor"]())
     env = envs.make("Corridor-v0", 2, budgets=(Budget(5.0),))
     assert env.spec.horizon == 50
     env.reset(0)
