@@ -8,7 +8,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 Mode = Literal["sampled", "deterministic"]
-Metrics = dict[str, Float[Array, ""]]
+# A scalar, or one number per constraint, under each name.
+Metrics = dict[str, Float[Array, "..."]]
 
 
 class UserError(Exception):
@@ -76,11 +77,22 @@ class Transition(eqx.Module):
     extras: dict[str, Array]
 
 
+class Assessment(NamedTuple):
+    """What the critics expect of an action: discounted return, cost, and how sure they are.
+
+    ``cost`` is NaN where an algorithm has no critic of the discounted cost.
+    """
+
+    value: Float[Array, ""]
+    cost: Float[Array, " constraints"]
+    cost_spread: Float[Array, " constraints"]
+
+
 @runtime_checkable
 class Algorithm(Protocol):
-    """A frozen dataclass of hyperparameters with three pure methods.
+    """A frozen dataclass of hyperparameters with pure methods.
 
-    ``act`` is a function of one observation (vmap it); ``update`` takes a whole batch: a replay
+    ``act`` and ``assess`` are functions of one observation (vmap them); ``update`` takes a whole batch: a replay
     minibatch ``[batch, ...]`` if ``data`` is "replay", the fresh steps ``[time, envs, ...]`` of
     one collection if it is "rollout". Every leaf of the state is an array, none is a random key.
     """
@@ -102,6 +114,12 @@ class Algorithm(Protocol):
 
     def update(self, state: Any, batch: Transition, key: PRNGKeyArray) -> tuple[Any, Metrics]:
         """One gradient round."""
+        ...
+
+    def assess(
+        self, state: Any, obs: Float[Array, " obs"], action: Float[Array, " action"]
+    ) -> Assessment:
+        """What the critics expect after this action at this observation."""
         ...
 
 

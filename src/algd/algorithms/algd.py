@@ -1,0 +1,592 @@
+"""ALGD, and LGD which differs by its energy only: a diffusion policy under a cost budget.
+
+`ALGD.update_with` is Algorithm 1 of the paper in reading order: critics, score target, descent,
+dual ascent. Options name every place where the paper's text and its authors' program part; what
+each preset chooses is in docs/differences.md.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from algd.critics import clipped_value, pessimistic_cost, polyak, squared_error, td_target
+from algd.diffusion import geometric_schedule, monte_carlo_score, noise_scales, reverse_chain
+from algd.duals import DualName, DualState, dual_rule
+from algd.energies import augmented_lagrangian, lagrangian
+from algd.networks import (
+    CriticEnsemble,
+    ScoreNetwork,
+    descend,
+    half_fan_in_normal,
+    init_moments,
+    xavier_uniform,
+)
+from algd.types import Assessment, EnvSpec, Metrics, Mode, Transition
+
+
+class State(eqx.Module):
+    """Everything that learning changes, and the task's limits and action box."""
+
+    score: ScoreNetwork
+    q: CriticEnsemble
+    qc: CriticEnsemble
+    target_q: CriticEnsemble
+    target_qc: CriticEnsemble
+    score_moments: tuple
+    q_moments: tuple
+    qc_moments: tuple
+    dual: DualState
+    limit: Float[Array, " constraints"]
+    low: Float[Array, " action"]
+    high: Float[Array, " action"]
+    rounds: Int[Array, ""]
+
+
+class Draws(NamedTuple):
+    """Every random number of one update. `*_start`, `*_noise` belong to a chain, by level k."""
+
+    next_start: Float[Array, "batch action"]
+    next_noise: Float[Array, "steps batch action"]
+    start: Float[Array, "batch action"]
+    noise: Float[Array, "steps batch action"]
+    tau: Int[Array, " batch"]
+    forward: Float[Array, "batch action"]
+    proposals: Float[Array, "batch samples action"]
+
+
+@dataclass(frozen=True)
+class ALGD:
+    """Augmented-Lagrangian-guided diffusion.
+
+    The defaults are the preset `algd`. Symbols of the paper: lambda is `lam`, h the `limit`, tau
+    the level `k`, K `denoise_steps`, N `mc_samples`, M `cost_ensemble`.
+    """
+
+    energy: Literal["augmented", "plain", "reward"] = "augmented"
+    """L_A of the paper, the plain Lagrangian (LGD), or -Q alone (no constraint)."""
+    rho: float = 1.0
+    """Strength of the quadratic penalty in L_A."""
+    beta: float = 0.1
+    """Temperature of the Boltzmann policy exp(-L/beta)."""
+
+    discount: float = 0.99
+    """Discount of the return."""
+    cost_discount: float = 0.99
+    """Discount of the cost."""
+
+    denoise_steps: int = 5
+    """K, the number of reverse diffusion steps."""
+    sigma_min: float = 0.07
+    """Noise of the cleanest level."""
+    sigma_max: float = 1.0
+    """Noise of the noisiest level, where the chain starts."""
+    noise_power: float = 0.5
+    """Shrinks the noise of a reverse step by (sigma_{k-1}/sigma_k)**power: 0 is Euler-Maruyama,
+    1 the ancestral step."""
+    last_step_noise: bool = False
+    """Whether the last reverse step adds noise."""
+    bounds: Literal["boltzmann", "tanh", "clip"] = "boltzmann"
+    """How the action stays in its box. `boltzmann`: tanh of a latent whose target density is that
+    of exp(-L/beta) on the box, Jacobian included, proposals made in the latent. `tanh`: squashed
+    without Jacobian, proposals around the action (authors' program). `clip`: no latent, the action
+    is clipped when executed (paper's text)."""
+    proposals: Literal["unclipped", "clipped"] = "unclipped"
+    """Whether Monte Carlo actions of `tanh` and `clip` are cut to the action box."""
+    deterministic: Literal["zero-noise", "sample"] = "zero-noise"
+    """What mode="deterministic" does: the chain from zero without noise, or an ordinary draw."""
+
+    energy_weight: float = 1.0
+    """Weight of mean L(s, a_0), differentiated through the whole chain."""
+    score_weight: float = 0.1
+    """Weight of the score-matching loss."""
+    score_points: Literal["chain", "after-step", "forward"] = "chain"
+    """Where the score is fitted: at the chain's latent of level tau, at the latent after step tau
+    (authors' program), or at the chain's end plus fresh noise of level tau."""
+    score_reduction: Literal["sum", "mean"] = "mean"
+    """Over action coordinates: squared norm (paper) or mean (authors' program)."""
+    score_through_chain: bool = False
+    """Whether the score loss is also differentiated through the chain that led to its point."""
+    mc_samples: int = 4
+    """N, Monte Carlo actions per score target."""
+
+    cost_ensemble: int = 4
+    """M, members of the cost ensemble."""
+    cost_spread: float = 1.0
+    """The cost estimate in L and in the dual step is mean + spread * std over the ensemble."""
+    cost_target: Literal["own", "mean"] = "own"
+    """Each member bootstraps from its own target copy, or all from the mean of the copies."""
+    mask_reward: bool = True
+    """Whether a terminal step cuts the bootstrap of the return."""
+    mask_cost: bool = True
+    """Whether a terminal step cuts the bootstrap of the cost."""
+    goal_is_terminal: bool = False
+    """Treat a met goal as terminal for the return although the episode goes on."""
+    timeout_is_terminal: bool = False
+    """Treat the time limit as terminal (authors' program on the velocity tasks)."""
+
+    dual: DualName = "log-adam"
+    """Rule of the multiplier: projected ascent (paper), Adam on its logarithm, or PID."""
+    dual_rate: float = 1e-3
+    """Step size of the first two rules."""
+    pid: tuple[float, float, float] = (0.05, 0.0005, 0.1)
+    """Gains of the PID rule: proportional, integral, derivative."""
+    initial_lam: float = 0.6931
+    """The multiplier before the first step."""
+    dual_actions: Literal["replay", "policy"] = "replay"
+    """Whether the dual step evaluates the buffer's actions or the current policy's."""
+
+    critic_rate: float = 1e-3
+    """Adam step size of the critics."""
+    score_rate: float = 3e-4
+    """Adam step size of the score network."""
+    polyak: float = 0.02
+    """Rate at which target critics follow."""
+    polyak_every: int = 1
+    """Gradient rounds between two target updates."""
+    critic_hidden: int = 256
+    """Width of the critics' two hidden layers."""
+    score_hidden: int = 128
+    """Width of the score network's three hidden layers."""
+    embedding: int = 16
+    """Width of the step embedding."""
+
+    batch_size: int = 256
+    """Transitions per gradient round."""
+    replay_size: int = 1_000_000
+    """Transitions kept."""
+    prefill: int = 1_000
+    """Environment steps with the untrained policy before the first gradient round; counted."""
+    updates_per_step: float = 1.0
+    """Gradient rounds per environment step."""
+    throttle: int = 0
+    """If positive, skip training while this epoch's rounds exceed throttle * all steps so far
+    (authors' program: 5); an epoch is one episode length."""
+
+    @property
+    def data(self) -> Literal["replay"]:
+        """Learns from replay."""
+        return "replay"
+
+    def init(self, spec: EnvSpec, key: PRNGKeyArray) -> State:
+        """Networks of the paper's architecture table, targets equal to them."""
+        score_key, q_key, qc_key = jax.random.split(key, 3)
+        hidden = (self.critic_hidden,) * 2
+        sizes = (spec.obs_size, spec.action_size)
+        score = ScoreNetwork.create(
+            *sizes, (self.score_hidden,) * 3, self.denoise_steps, self.embedding, score_key
+        )
+        q = CriticEnsemble.create(2, *sizes, hidden, 1, xavier_uniform, q_key)
+        qc = CriticEnsemble.create(
+            self.cost_ensemble, *sizes, hidden, len(spec.budgets), half_fan_in_normal, qc_key
+        )
+        limit = jnp.asarray(spec.critic_limits(self.cost_discount))
+        return State(
+            score=score,
+            q=q,
+            qc=qc,
+            # A donated buffer may appear only once: the targets are copies.
+            target_q=jax.tree.map(jnp.copy, q),
+            target_qc=jax.tree.map(jnp.copy, qc),
+            score_moments=init_moments(score),
+            q_moments=init_moments(q),
+            qc_moments=init_moments(qc),
+            dual=self._dual.init(jnp.full(limit.shape, self.initial_lam)),
+            limit=limit,
+            low=jnp.asarray(spec.action_low, jnp.float32),
+            high=jnp.asarray(spec.action_high, jnp.float32),
+            rounds=jnp.zeros((), jnp.int32),
+        )
+
+    def act(
+        self, state: State, obs: Float[Array, " obs"], key: PRNGKeyArray, mode: Mode
+    ) -> tuple[Float[Array, " action"], dict[str, Array]]:
+        """The end of a reverse chain."""
+        size = state.low.shape[0]
+        start_key, noise_key = jax.random.split(key)
+        start = jax.random.normal(start_key, (size,))
+        noise = jax.random.normal(noise_key, (self.denoise_steps, size))
+        if mode == "deterministic" and self.deterministic == "zero-noise":
+            start, noise = jnp.zeros_like(start), jnp.zeros_like(noise)
+        latents = self.chain(state.score, obs, start, noise, state)
+        return jnp.clip(self.squash(latents[-1], state), state.low, state.high), {}
+
+    def assess(
+        self, state: State, obs: Float[Array, " obs"], action: Float[Array, " action"]
+    ) -> Assessment:
+        """The double critic's value; mean and spread of the cost ensemble."""
+        q = state.q(obs[None], action[None], jax.nn.relu)[:, 0, 0]
+        qcs = state.qc(obs[None], action[None], jax.nn.silu)[:, 0]
+        mean = pessimistic_cost(qcs, 0.0)
+        return Assessment(clipped_value(q), mean, pessimistic_cost(qcs, 1.0) - mean)
+
+    def update(self, state: State, batch: Transition, key: PRNGKeyArray) -> tuple[State, Metrics]:
+        """One gradient round with fresh random numbers."""
+        return self.update_with(state, batch, self.draw(batch.action.shape, key))
+
+    def update_with(
+        self, state: State, batch: Transition, draws: Draws
+    ) -> tuple[State, Metrics]:
+        """Algorithm 1: one gradient round with given random numbers."""
+        # Critics: TD targets at an action of the policy, one Adam step each.
+        next_chain = self.chain(
+            state.score, batch.next_obs, draws.next_start, draws.next_noise, state
+        )
+        next_action = self.squash(next_chain[-1], state)
+        (q_loss, q), q_grads = self._reward_critic_loss(state, batch, next_action)
+        (qc_loss, _), qc_grads = self._cost_critic_loss(state, batch, next_action)
+        q_params, q_moments = descend(state.q, q_grads, state.q_moments, self.critic_rate)
+        qc_params, qc_moments = descend(state.qc, qc_grads, state.qc_moments, self.critic_rate)
+        state = replace(
+            state, q=q_params, q_moments=q_moments, qc=qc_params, qc_moments=qc_moments
+        )
+
+        # Score: the chain's end a_0 and the point x_tau, with the pullback to the network.
+        def chain_points(score: ScoreNetwork) -> tuple[Array, Array, Array]:
+            latents = self.chain(score, batch.obs, draws.start, draws.noise, state)
+            points = self._score_points(latents, draws)
+            fitted = points if self.score_through_chain else jax.lax.stop_gradient(points)
+            inputs = self._network_input(fitted, state)
+            phi = score.scores(score.state_half(batch.obs), inputs, draws.tau)
+            return self.squash(latents[-1], state), points, phi
+
+        (action, points, phi), pull_back = jax.vjp(chain_points, state.score)
+
+        # Energies and their gradients at a_0 and at the Monte Carlo proposals, in one batch.
+        proposed = self._propose(points, draws, state)
+        energies, energy_grads, qc_replay = self._energies(
+            state, batch, action, self._to_action(proposed, state)
+        )
+        latent_energies, latent_grads = self._in_latent(
+            energies[:, 1:], energy_grads[:, 1:], proposed, state
+        )
+        phi_target = jax.vmap(lambda e, g: monte_carlo_score(e, g, self.beta))(
+            latent_energies, latent_grads
+        )
+        size = phi.shape[-1] if self.score_reduction == "mean" else 1
+        count = phi.shape[0]
+        score_loss = jnp.sum((phi - phi_target) ** 2) / (count * size)
+        cotangents = (
+            self.energy_weight * energy_grads[:, 0] / count,
+            jnp.zeros_like(points),
+            self.score_weight * 2.0 * (phi - phi_target) / (count * size),
+        )
+        (score_grads,) = pull_back(cotangents)
+        score, score_moments = descend(
+            state.score, score_grads, state.score_moments, self.score_rate
+        )
+
+        # Dual ascent on the mean violation.
+        violation = jnp.mean(qc_replay, axis=0) - state.limit
+        dual = self._dual.step(state.dual, violation)
+
+        # Targets follow.
+        follow = state.rounds % self.polyak_every == 0
+        rate = jnp.where(follow, self.polyak, 0.0).astype(q_loss.dtype)
+        state = replace(
+            state,
+            score=score,
+            score_moments=score_moments,
+            dual=dual,
+            target_q=polyak(state.target_q, state.q, rate),
+            target_qc=polyak(state.target_qc, state.qc, rate),
+            rounds=state.rounds + 1,
+        )
+        metrics = {
+            "q_loss": q_loss,
+            "qc_loss": qc_loss,
+            "energy_loss": jnp.mean(energies[:, 0]),
+            "score_loss": score_loss,
+            "q_mean": jnp.mean(q),
+            "lam": dual.lam,
+            "qc_mean": jnp.mean(qc_replay, axis=0),
+            "violation": jnp.mean(jnp.maximum(qc_replay - state.limit, 0.0), axis=0),
+        }
+        return state, metrics
+
+    # --- the policy ---------------------------------------------------------------------------
+
+    def chain(
+        self,
+        score: ScoreNetwork,
+        obs: Float[Array, "*batch obs"],
+        start: Float[Array, "*batch action"],
+        noise: Float[Array, "steps *batch action"],
+        box: State,
+    ) -> Float[Array, "levels *batch action"]:
+        """The latents of a reverse chain; `start` and `noise` are standard normal."""
+        schedule = geometric_schedule(self.sigma_min, self.sigma_max, self.denoise_steps)
+        scales = noise_scales(schedule, self.noise_power, self.last_step_noise)
+        state_half = score.state_half(obs)
+        return reverse_chain(
+            lambda x, k: score.scores(state_half, self._network_input(x, box), k),
+            schedule,
+            scales,
+            float(schedule.sigmas[-1]) * start,
+            noise,
+        )
+
+    def squash(
+        self, latent: Float[Array, "*batch action"], box: State
+    ) -> Float[Array, "*batch action"]:
+        """From the latent to the action box."""
+        unit = jnp.clip(latent, -1.0, 1.0) if self.bounds == "clip" else jnp.tanh(latent)
+        return unit * _half_width(box) + _centre(box)
+
+    def _network_input(
+        self, latent: Float[Array, "*batch action"], box: State
+    ) -> Float[Array, "*batch action"]:
+        """What the score network sees of the latent."""
+        if self.bounds == "clip":
+            return latent
+        return self.squash(latent, box)
+
+    def _score_points(
+        self, latents: Float[Array, "levels batch action"], draws: Draws
+    ) -> Float[Array, "batch action"]:
+        """The point of level tau at which each row's score is fitted."""
+        if self.score_points == "forward":
+            return latents[-1] + self._sigmas(draws.tau, latents) * draws.forward
+        before = self.denoise_steps - 1 - draws.tau
+        index = before + 1 if self.score_points == "after-step" else before
+        return latents[index, jnp.arange(latents.shape[1])]
+
+    def _propose(
+        self, points: Float[Array, "batch action"], draws: Draws, box: State
+    ) -> Float[Array, "batch samples action"]:
+        """N draws around each point with the noise of its level."""
+        centre = self._network_input(points, box) if self.bounds == "tanh" else points
+        spread = self._sigmas(draws.tau, points)[:, None] * draws.proposals
+        proposed = centre[:, None] + spread
+        if self.proposals == "clipped" and self.bounds != "boltzmann":
+            low, high = (box.low, box.high) if self.bounds == "tanh" else (-1.0, 1.0)
+            proposed = jnp.clip(proposed, low, high)
+        return proposed
+
+    def _to_action(
+        self, proposed: Float[Array, "batch samples action"], box: State
+    ) -> Float[Array, "batch samples action"]:
+        """The actions at which the critics are asked; `clip` asks outside the box too."""
+        if self.bounds == "boltzmann":
+            return self.squash(proposed, box)
+        if self.bounds == "clip":
+            return proposed * _half_width(box) + _centre(box)
+        return proposed
+
+    def _in_latent(
+        self,
+        energies: Float[Array, "batch samples"],
+        grads: Float[Array, "batch samples action"],
+        latent: Float[Array, "batch samples action"],
+        box: State,
+    ) -> tuple[Float[Array, "batch samples"], Float[Array, "batch samples action"]]:
+        r"""Energy and gradient as functions of the latent x.
+
+        The density exp(-L(a)/beta) on the box is, in x with a = tanh(x), that of the energy
+        $L(\tanh x) - \beta \sum_j \log(1 - \tanh^2 x_j)$.
+        """
+        if self.bounds == "tanh":
+            return energies, grads
+        if self.bounds == "clip":
+            return energies, grads * _half_width(box)
+        unit = jnp.tanh(latent)
+        slope = 1.0 - unit**2
+        # log(1 - tanh^2 x) = 2 (log 2 - x - softplus(-2x)), without cancellation at large |x|.
+        log_slope = 2.0 * (jnp.log(2.0) - latent - jax.nn.softplus(-2.0 * latent))
+        return (
+            energies - self.beta * jnp.sum(log_slope, axis=-1),
+            grads * _half_width(box) * slope + 2.0 * self.beta * unit,
+        )
+
+    def _sigmas(
+        self, tau: Int[Array, " batch"], like: Float[Array, "..."]
+    ) -> Float[Array, "batch 1"]:
+        schedule = geometric_schedule(self.sigma_min, self.sigma_max, self.denoise_steps)
+        return jnp.asarray(schedule.sigmas, like.dtype)[tau][:, None]
+
+    # --- critics and energies -----------------------------------------------------------------
+
+    def _reward_critic_loss(self, state: State, batch: Transition, next_action: Array):
+        """Double Q with the clipped target: loss, predictions, and gradients."""
+        ends = batch.terminated
+        if self.goal_is_terminal:
+            ends = ends | batch.goal_met
+        if self.timeout_is_terminal:
+            ends = ends | batch.truncated
+        keep = _keep(ends, self.mask_reward, batch.reward)
+        next_q = clipped_value(state.target_q(batch.next_obs, next_action, jax.nn.relu)[..., 0])
+        target = td_target(batch.reward, keep, self.discount, next_q)
+
+        def loss(q: CriticEnsemble) -> tuple[Array, Array]:
+            values = q(batch.obs, batch.action, jax.nn.relu)[..., 0]
+            return jnp.sum(squared_error(values, jnp.broadcast_to(target, values.shape))), values
+
+        return jax.value_and_grad(loss, has_aux=True)(state.q)
+
+    def _cost_critic_loss(self, state: State, batch: Transition, next_action: Array):
+        """The cost ensemble: loss, predictions, and gradients."""
+        ends = batch.terminated
+        if self.timeout_is_terminal:
+            ends = ends | batch.truncated
+        keep = _keep(ends, self.mask_cost, batch.reward)
+        next_qc = state.target_qc(batch.next_obs, next_action, jax.nn.silu)
+        if self.cost_target == "mean":
+            next_qc = jnp.broadcast_to(jnp.mean(next_qc, axis=0), next_qc.shape)
+        target = td_target(
+            jnp.broadcast_to(batch.cost, next_qc.shape),
+            jnp.broadcast_to(keep[:, None], next_qc.shape),
+            self.cost_discount,
+            next_qc,
+        )
+
+        def loss(qc: CriticEnsemble) -> tuple[Array, Array]:
+            values = qc(batch.obs, batch.action, jax.nn.silu)
+            # Sum over constraints, so that a second budget does not slow the first one's critic.
+            return jnp.mean(squared_error(values, target)) * values.shape[-1], values
+
+        return jax.value_and_grad(loss, has_aux=True)(state.qc)
+
+    def _energy(
+        self,
+        q: Float[Array, ""],
+        qc: Float[Array, " constraints"],
+        lam: Float[Array, " constraints"],
+        limit: Float[Array, " constraints"],
+    ) -> Float[Array, ""]:
+        if self.energy == "augmented":
+            return augmented_lagrangian(q, qc, lam, limit, self.rho)
+        if self.energy == "plain":
+            return lagrangian(q, qc, lam, limit)
+        return -q
+
+    def _energies(
+        self, state: State, batch: Transition, action: Array, proposed: Array
+    ) -> tuple[
+        Float[Array, "batch points"],
+        Float[Array, "batch points action"],
+        Float[Array, "batch constraints"],
+    ]:
+        """L and its action gradient at a_0 and the proposals; Q_c at the dual step's actions."""
+        q_half = state.q.state_half(batch.obs)
+        qc_half = state.qc.state_half(batch.obs)
+        lam = state.dual.lam
+
+        def total(actions: Float[Array, "batch points action"]) -> tuple[Array, tuple]:
+            q = clipped_value(state.q.values(q_half, actions, jax.nn.relu)[..., 0])
+            qcs = state.qc.values(qc_half, actions, jax.nn.silu)
+            qc = pessimistic_cost(qcs, self.cost_spread)
+            by_point = jax.vmap(jax.vmap(self._energy, (0, 0, None, None)), (0, 0, None, None))
+            energies = by_point(q, qc, lam, state.limit)
+            # Rows do not interact: the gradient of the sum is each row's own gradient.
+            return jnp.sum(energies), (energies, qc)
+
+        points = jnp.concatenate([action[:, None], proposed], axis=1)
+        grads, (energies, qc) = jax.grad(total, has_aux=True)(points)
+        if self.dual_actions == "policy":
+            return energies, grads, qc[:, 0]
+        replayed = state.qc.values(qc_half, batch.action[:, None], jax.nn.silu)[:, :, 0]
+        return energies, grads, pessimistic_cost(replayed, self.cost_spread)
+
+    @property
+    def _dual(self):
+        return dual_rule(self.dual, self.dual_rate, self.pid)
+
+    def draw(self, action_shape: tuple[int, int], key: PRNGKeyArray) -> Draws:
+        """The random numbers of one update."""
+        batch, size = action_shape
+        keys = jax.random.split(key, 7)
+        steps = (self.denoise_steps, batch, size)
+        return Draws(
+            next_start=jax.random.normal(keys[0], action_shape),
+            next_noise=jax.random.normal(keys[1], steps),
+            start=jax.random.normal(keys[2], action_shape),
+            noise=jax.random.normal(keys[3], steps),
+            tau=jax.random.randint(keys[4], (batch,), 0, self.denoise_steps),
+            forward=jax.random.normal(keys[5], action_shape),
+            proposals=jax.random.normal(keys[6], (batch, self.mc_samples, size)),
+        )
+
+
+def _half_width(box: State) -> Float[Array, " action"]:
+    return (box.high - box.low) / 2.0
+
+
+def _centre(box: State) -> Float[Array, " action"]:
+    return (box.high + box.low) / 2.0
+
+
+def _keep(ends: Array, masked: bool, like: Array) -> Array:
+    """1 where the bootstrap is kept."""
+    return 1.0 - ends.astype(like.dtype) if masked else jnp.ones_like(like)
+
+
+PAPER = ALGD(
+    noise_power=0.0,
+    beta=1.0,
+    sigma_min=1e-4,
+    sigma_max=1e-1,
+    last_step_noise=True,
+    bounds="clip",
+    energy_weight=0.0,
+    score_weight=1.0,
+    score_points="chain",
+    score_reduction="sum",
+    mc_samples=6,
+    cost_ensemble=6,
+    cost_spread=0.0,
+    cost_target="mean",
+    mask_reward=False,
+    mask_cost=False,
+    dual="projected",
+    dual_rate=3e-4,
+    critic_rate=3e-4,
+    polyak=0.005,
+    polyak_every=5,
+    prefill=1_000,
+    updates_per_step=10.0,
+    deterministic="sample",
+)
+"""The text, literally; beta, the dual rate and the prefill, which it does not give, are ours."""
+
+AUTHORS = ALGD(
+    noise_power=0.0,
+    beta=1.0,
+    sigma_min=0.01,
+    sigma_max=1.0,
+    bounds="tanh",
+    energy_weight=1.0,
+    score_weight=0.1,
+    score_points="after-step",
+    score_through_chain=True,
+    score_reduction="mean",
+    mc_samples=4,
+    cost_ensemble=4,
+    cost_spread=1.0,
+    cost_target="own",
+    mask_reward=True,
+    mask_cost=False,
+    goal_is_terminal=True,
+    dual="log-adam",
+    dual_rate=3e-4,
+    critic_rate=3e-4,
+    polyak=0.005,
+    polyak_every=2,
+    prefill=5_000,
+    updates_per_step=10.0,
+    throttle=5,
+)
+"""What the authors' program does on the Safety-Gym tasks."""
+
+PRESETS = {
+    "algd": ALGD(),
+    "lgd": ALGD(energy="plain"),
+    "algd-unconstrained": ALGD(energy="reward"),
+    "algd-paper": PAPER,
+    "algd-code": AUTHORS,
+    "algd-code-velocity": replace(
+        AUTHORS, mask_cost=True, goal_is_terminal=False, timeout_is_terminal=True
+    ),
+}

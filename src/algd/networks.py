@@ -1,0 +1,165 @@
+"""The networks of the paper's architecture table, as plain arrays with their forward passes.
+
+The first layer of each network is applied in parts: the part that sees the state is computed once
+per state and shared by the Monte Carlo actions (critics) and by the denoising steps (score).
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+Activation = Callable[[Array], Array]
+Initialiser = Callable[[PRNGKeyArray, int, int], Float[Array, "inputs outputs"]]
+
+
+def xavier_uniform(key: PRNGKeyArray, inputs: int, outputs: int) -> Float[Array, "inputs outputs"]:
+    """Uniform in ±sqrt(6 / (inputs + outputs))."""
+    bound = math.sqrt(6.0 / (inputs + outputs))
+    return jax.random.uniform(key, (inputs, outputs), minval=-bound, maxval=bound)
+
+
+def half_fan_in_normal(
+    key: PRNGKeyArray, inputs: int, outputs: int
+) -> Float[Array, "inputs outputs"]:
+    """Normal with standard deviation 1 / (2 sqrt(inputs)): the cost ensemble's initialiser."""
+    return jax.random.normal(key, (inputs, outputs)) / (2.0 * math.sqrt(inputs))
+
+
+class Linear(eqx.Module):
+    """`x @ weight + bias`; an ensemble has a leading member axis on both."""
+
+    weight: Float[Array, "*members inputs outputs"]
+    bias: Float[Array, "*members outputs"]
+
+
+def init_layers(
+    sizes: tuple[int, ...], initialiser: Initialiser, key: PRNGKeyArray
+) -> tuple[Linear, ...]:
+    """One `Linear` between each two neighbouring sizes, biases zero."""
+    pairs = list(zip(sizes[:-1], sizes[1:], strict=True))
+    keys = jax.random.split(key, len(pairs))
+    return tuple(
+        Linear(initialiser(k, i, o), jnp.zeros(o)) for k, (i, o) in zip(keys, pairs, strict=True)
+    )
+
+
+def mlp(
+    layers: tuple[Linear, ...], x: Float[Array, "*batch inputs"], activation: Activation
+) -> Float[Array, "*batch outputs"]:
+    """Hidden layers with an activation, a linear last layer."""
+    for layer in layers[:-1]:
+        x = activation(x @ layer.weight + layer.bias)
+    return x @ layers[-1].weight + layers[-1].bias
+
+
+class CriticEnsemble(eqx.Module):
+    """Independent critics `[obs, action] -> outputs`, all members in each matrix product."""
+
+    layers: tuple[Linear, ...]
+
+    @classmethod
+    def create(
+        cls,
+        members: int,
+        obs_size: int,
+        action_size: int,
+        hidden: tuple[int, ...],
+        outputs: int,
+        initialiser: Initialiser,
+        key: PRNGKeyArray,
+    ) -> "CriticEnsemble":
+        """Members with independent initial weights."""
+        sizes = (obs_size + action_size, *hidden, outputs)
+        keys = jax.random.split(key, members)
+        return cls(jax.vmap(lambda k: init_layers(sizes, initialiser, k))(keys))
+
+    def state_half(self, obs: Float[Array, "batch obs"]) -> Float[Array, "members batch hidden"]:
+        """The first layer's sum over the observation, to be shared by all actions of a state."""
+        first = self.layers[0]
+        return obs @ first.weight[:, : obs.shape[-1]] + first.bias[:, None]
+
+    def values(
+        self,
+        state_half: Float[Array, "members batch hidden"],
+        action: Float[Array, "batch actions action"],
+        activation: Activation,
+    ) -> Float[Array, "members batch actions outputs"]:
+        """Every member's value of several actions for each state."""
+        batch, actions, size = action.shape
+        action_half = action.reshape(batch * actions, size) @ self.layers[0].weight[:, -size:]
+        members, hidden = action_half.shape[0], action_half.shape[-1]
+        x = action_half.reshape(members, batch, actions, hidden) + state_half[:, :, None]
+        x = activation(x).reshape(members, batch * actions, hidden)
+        for layer in self.layers[1:-1]:
+            x = activation(x @ layer.weight + layer.bias[:, None])
+        last = self.layers[-1]
+        return (x @ last.weight + last.bias[:, None]).reshape(members, batch, actions, -1)
+
+    def __call__(
+        self,
+        obs: Float[Array, "batch obs"],
+        action: Float[Array, "batch action"],
+        activation: Activation,
+    ) -> Float[Array, "members batch outputs"]:
+        """Every member's value of one action for each state."""
+        return self.values(self.state_half(obs), action[:, None], activation)[:, :, 0]
+
+
+class ScoreNetwork(eqx.Module):
+    """`[obs, action, embedding[k]] -> score`, three hidden ReLU layers by default."""
+
+    layers: tuple[Linear, ...]
+    time_embedding: Float[Array, "steps embedding"]
+
+    @classmethod
+    def create(
+        cls,
+        obs_size: int,
+        action_size: int,
+        hidden: tuple[int, ...],
+        steps: int,
+        embedding_size: int,
+        key: PRNGKeyArray,
+    ) -> "ScoreNetwork":
+        """Xavier-uniform layers and a standard normal table of step embeddings."""
+        layer_key, table_key = jax.random.split(key)
+        sizes = (obs_size + action_size + embedding_size, *hidden, action_size)
+        table = jax.random.normal(table_key, (steps, embedding_size))
+        return cls(init_layers(sizes, xavier_uniform, layer_key), table)
+
+    def state_half(self, obs: Float[Array, "*batch obs"]) -> Float[Array, "*batch hidden"]:
+        """The first layer's sum over the observation, to be shared by all denoising steps."""
+        first = self.layers[0]
+        return obs @ first.weight[: obs.shape[-1]] + first.bias
+
+    def scores(
+        self,
+        state_half: Float[Array, "*batch hidden"],
+        action: Float[Array, "*batch action"],
+        k: Int[Array, "*batch"] | Int[Array, ""],
+    ) -> Float[Array, "*batch action"]:
+        """The score at noise level k."""
+        weight = self.layers[0].weight
+        size, embedding = action.shape[-1], self.time_embedding.shape[-1]
+        time_half = self.time_embedding @ weight[-embedding:]
+        action_half = action @ weight[-embedding - size : -embedding]
+        x = jax.nn.relu(state_half + action_half + time_half[k])
+        return mlp(self.layers[1:], x, jax.nn.relu)
+
+
+def descend(params: Any, grads: Any, moments: optax.OptState, rate: float) -> tuple[Any, Any]:
+    """One Adam step (0.9, 0.999, 1e-8). Optax mixes integer counts and floats: hence the guard."""
+    with jax.numpy_dtype_promotion("standard"):
+        updates, moments = optax.adam(rate).update(grads, moments)
+        return optax.apply_updates(params, updates), moments
+
+
+def init_moments(params: Any) -> optax.OptState:
+    """Adam's moments before the first step."""
+    return optax.adam(1.0).init(params)

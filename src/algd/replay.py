@@ -1,0 +1,41 @@
+"""A ring buffer of transitions that lives on the device, as a pytree."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int, PRNGKeyArray
+
+from algd.types import Transition
+
+
+class Replay(eqx.Module):
+    """`data` has a leading axis of slots; `added` counts all transitions ever stored."""
+
+    data: Transition
+    added: Int[Array, ""]
+
+
+def init_replay(example: Transition, capacity: int) -> Replay:
+    """An empty buffer for transitions of the example's shapes (no leading axis)."""
+    data = jax.tree.map(lambda x: jnp.zeros((capacity, *x.shape), x.dtype), example)
+    return Replay(data, jnp.zeros((), jnp.int32))
+
+
+def capacity(replay: Replay) -> int:
+    """The number of slots."""
+    return replay.data.reward.shape[0]
+
+
+def add(replay: Replay, batch: Transition) -> Replay:
+    """Store a batch of transitions, over the oldest ones if the buffer is full."""
+    count = batch.reward.shape[0]
+    slots = (replay.added + jnp.arange(count, dtype=jnp.int32)) % capacity(replay)
+    data = jax.tree.map(lambda store, new: store.at[slots].set(new), replay.data, batch)
+    return Replay(data, replay.added + count)
+
+
+def sample(replay: Replay, batch_size: int, key: PRNGKeyArray) -> Transition:
+    """A minibatch, drawn uniformly and independently from what is stored."""
+    stored = jnp.minimum(replay.added, capacity(replay))
+    slots = jax.random.randint(key, (batch_size,), 0, stored)
+    return jax.tree.map(lambda store: store[slots], replay.data)
