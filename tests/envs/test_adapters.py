@@ -444,6 +444,33 @@ def test_names_and_registration():
         assert f"algd/{name}-v0" in gymnasium.registry
 
 
+@pytest.mark.parametrize("name", envs.names())
+def test_every_task_of_ours_keeps_the_contract(name):
+    env, other = envs.make(name, 2), envs.make(name, 2)
+    assert isinstance(env, CostVectorEnv)
+    assert env.exact_state
+    first = env.reset(0)
+    np.testing.assert_array_equal(other.reset(0), first)
+    assert first.shape == (2, env.spec.obs_size)
+    low, high = np.array(env.spec.action_low), np.array(env.spec.action_high)
+    shape = (40, 2, env.spec.action_size)
+    actions = np.random.default_rng(0).uniform(low, high, shape).astype(np.float32)
+    for action in actions[:20]:
+        step = env.step(action)
+        assert step.next_obs.shape == step.obs.shape == first.shape
+        assert step.cost.shape == step.margin.shape == (2, len(env.spec.budgets))
+        assert all(np.isfinite(field).all() for field in step)
+        going_on = ~(step.terminated | step.truncated)
+        np.testing.assert_array_equal(step.obs[going_on], step.next_obs[going_on])
+    other.restore_state(env.save_state())
+    for action in actions[20:]:
+        for field, repeated in zip(env.step(action), other.step(action), strict=True):
+            np.testing.assert_array_equal(field, repeated)
+    with pytest.raises(ValueError, match="not finite"):
+        env.step(push(env, np.nan))
+    env.close()
+
+
 def test_gymnasium_alone_finds_our_tasks_and_loads_nothing_it_does_not_need():
     program = (
         "import sys, gymnasium\n"

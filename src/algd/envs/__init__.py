@@ -6,13 +6,13 @@ any of them, so ``gymnasium.make("algd.envs:algd/DiffDrive-v0")`` needs no other
 
 import difflib
 import importlib
-import importlib.util
 from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
 
+from algd.envs import safety_gym
 from algd.envs.adapters import CostFunction, adapt_native, copy_foreign
 from algd.types import Budget, CostVectorEnv, UserError
 
@@ -55,10 +55,7 @@ def register() -> None:
             vector_entry_point="algd.envs.velocity:velocity_vector_env",
             kwargs={"task": task},
         )
-    if importlib.util.find_spec("algd.envs.safety_gym") is not None:
-        safety_gym = importlib.import_module("algd.envs.safety_gym")
-        if hasattr(safety_gym, "register"):
-            safety_gym.register()
+    safety_gym.register()
 
 
 def names() -> list[str]:
