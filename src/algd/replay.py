@@ -3,7 +3,7 @@
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
 from algd.types import Transition
 
@@ -26,12 +26,15 @@ def capacity(replay: Replay) -> int:
     return replay.data.reward.shape[0]
 
 
-def add(replay: Replay, batch: Transition) -> Replay:
-    """Store a batch of transitions, over the oldest ones if the buffer is full."""
-    count = batch.reward.shape[0]
-    slots = (replay.added + jnp.arange(count, dtype=jnp.int32)) % capacity(replay)
-    data = jax.tree.map(lambda store, new: store.at[slots].set(new), replay.data, batch)
-    return Replay(data, replay.added + count)
+def add(replay: Replay, batch: Transition, keep: Bool[Array, " batch"]) -> Replay:
+    """Store the rows to `keep`, over the oldest ones if the buffer is full."""
+    slots = (replay.added + jnp.cumsum(keep, dtype=jnp.int32) - 1) % capacity(replay)
+    # A slot out of range is dropped by the scatter.
+    slots = jnp.where(keep, slots, capacity(replay))
+    data = jax.tree.map(
+        lambda store, new: store.at[slots].set(new, mode="drop"), replay.data, batch
+    )
+    return Replay(data, replay.added + jnp.sum(keep, dtype=jnp.int32))
 
 
 def sample(replay: Replay, batch_size: int, key: PRNGKeyArray) -> Transition:

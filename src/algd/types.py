@@ -1,5 +1,7 @@
 """The few types that every part of the library shares."""
 
+import difflib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -14,6 +16,12 @@ Metrics = dict[str, Float[Array, "..."]]
 
 class UserError(Exception):
     """A mistake of the person at the keyboard; the message is written for them."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A sentence with the known names most like `name`, or nothing if none is."""
+    close = difflib.get_close_matches(name, list(known), n=3, cutoff=0.4)
+    return f" Did you mean {' or '.join(close)}?" if close else ""
 
 
 @dataclass(frozen=True)

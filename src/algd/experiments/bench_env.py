@@ -1,5 +1,8 @@
 """How fast the environments are, beside the bare physics inside them."""
 
+# MuJoCo takes its names from compiled modules that pyright cannot see into.
+# pyright: reportAttributeAccessIssue=false
+
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

@@ -1,6 +1,9 @@
 """Pictures of the tasks: quickly from above, or by MuJoCo where there is OpenGL."""
 
-from typing import Any, Literal
+# MuJoCo takes its names from compiled modules that pyright cannot see into.
+# pyright: reportAttributeAccessIssue=false
+
+from typing import Any
 
 import mujoco
 import numpy as np
@@ -18,7 +21,7 @@ from algd.envs.safety_gym.tasks import (
 from algd.envs.safety_gym.world import World
 from algd.envs.topdown import Canvas, Color
 
-RendererName = Literal["topdown", "mujoco"]
+RENDERERS = ("topdown", "mujoco")
 HALF_WIDTH = 2.5
 PIXELS = 400
 
@@ -37,8 +40,8 @@ DARK: Color = (0.20, 0.20, 0.24)
 class Painter:
     """Makes the pictures; MuJoCo's renderer is opened when first needed."""
 
-    def __init__(self, renderer: RendererName):
-        if renderer not in ("topdown", "mujoco"):
+    def __init__(self, renderer: str):
+        if renderer not in RENDERERS:
             raise ValueError(f"unknown renderer {renderer!r}: there are 'topdown' and 'mujoco'")
         self.renderer = renderer
         self._mujoco: Any = None
@@ -98,7 +101,9 @@ def topdown_picture(
         if is_goal:
             canvas.ring(xy, BUTTON_RADIUS + 0.08, 0.035, GOAL)
     for i, xy in enumerate(places("gremlin")):
-        canvas.box(xy, (GREMLIN_HALF_SIZE,) * 2, GREMLIN, _yaw(world, copy, f"gremlin{i}"))
+        canvas.box(
+            xy, (GREMLIN_HALF_SIZE, GREMLIN_HALF_SIZE), GREMLIN, _yaw(world, copy, f"gremlin{i}")
+        )
     for xy in places("box"):
         _draw_box(canvas, xy, _yaw(world, copy, "box0"))
     _draw_robot(canvas, world, copy)

@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import gymnasium
 import numpy as np
@@ -12,7 +12,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from jaxtyping import Float
 
-from algd.envs.safety_gym.drawing import Painter, RendererName
+from algd.envs.safety_gym.drawing import Painter
 from algd.envs.safety_gym.physics import default_threads
 from algd.envs.safety_gym.tasks import COST_LIMIT, HORIZON, TASKS, LayoutName, Task
 from algd.envs.safety_gym.world import Outcome, World
@@ -35,10 +35,10 @@ class SafetyGymEnv(gymnasium.Env[np.ndarray, np.ndarray]):
     def __init__(
         self,
         task: str = "PointButton1",
-        layout: LayoutName = "fixed",
+        layout: str = "fixed",
         cost_parts: bool = False,
-        render_mode: Literal["rgb_array"] | None = None,
-        renderer: RendererName = "topdown",
+        render_mode: str | None = None,
+        renderer: str = "topdown",
     ):
         found = find_task(task)
         self.world = World(found, check_layout(layout), copies=1, threads=1)
@@ -112,10 +112,10 @@ class SafetyGymVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         self,
         num_envs: int = 1,
         task: str = "PointButton1",
-        layout: LayoutName = "fixed",
+        layout: str = "fixed",
         cost_parts: bool = False,
-        render_mode: Literal["rgb_array"] | None = None,
-        renderer: RendererName = "topdown",
+        render_mode: str | None = None,
+        renderer: str = "topdown",
         num_threads: int | None = None,
     ):
         if num_envs < 1:
@@ -166,7 +166,8 @@ class SafetyGymVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         ended = outcome.terminated | outcome.truncated
         if ended.any():
             infos["final_obs"], infos["_final_obs"] = obs, ended
-            obs = self.world.reset(np.flatnonzero(ended))
+            obs = obs.copy()
+            obs[ended] = self.world.reset(np.flatnonzero(ended))
         return obs, outcome.reward, outcome.terminated, outcome.truncated, infos
 
     def render(self) -> tuple[Any, ...] | None:
@@ -215,7 +216,7 @@ def check_layout(name: str) -> LayoutName:
     raise ValueError(f"unknown layout {name!r}: there are 'fixed' (the paper's) and 'random'")
 
 
-def check_render_mode(mode: str | None) -> Literal["rgb_array"] | None:
+def check_render_mode(mode: str | None) -> str | None:
     """The render mode, if we have it."""
     if mode is None or mode == "rgb_array":
         return mode

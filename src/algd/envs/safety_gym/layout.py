@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 
 Rectangle = tuple[float, float, float, float]
 
@@ -125,13 +125,3 @@ def redraw(
         if is_free(point, clearance, others):
             return np.array(point)
     return None
-
-
-def keeps_distance(groups: tuple[Group, ...], layout: Layout) -> Bool[np.ndarray, ""]:
-    """Whether all pairs of objects keep the sum of their keepouts."""
-    keepouts = np.array([g.keepout for g in groups for _ in g.rectangles])
-    offset = layout.xy[:, None] - layout.xy[None]
-    distance = np.sqrt(np.sum(np.square(offset), axis=-1))
-    wanted = keepouts[:, None] + keepouts[None]
-    np.fill_diagonal(wanted, 0.0)
-    return np.all(distance >= wanted)

@@ -24,9 +24,9 @@ def pseudo_lidar(
     np.subtract(places, robot[:, None, :2], out=offset[..., :2])
     offset[..., 2] = -robot[:, None, 2]
     seen = offset @ axes.transpose(0, 2, 1)
-    distance = np.sqrt(np.sum(np.square(seen), axis=-1))
-    nearness = np.maximum(0.0, RANGE - distance) / RANGE
-    angle = np.arctan2(seen[..., 1], seen[..., 0]) % (2 * np.pi)
+    x, y = seen[..., 0], seen[..., 1]
+    nearness = np.maximum(0.0, RANGE - np.sqrt(x * x + y * y)) / RANGE
+    angle = np.arctan2(y, x) % (2 * np.pi)
     position = angle / (2 * np.pi / BINS)
     below = np.floor(position)
     alpha = position - below

@@ -1,8 +1,12 @@
 """Many copies of one scene, stepped together."""
 
+# MuJoCo takes its names from compiled modules that pyright cannot see into.
+# pyright: reportAttributeAccessIssue=false
+
 import copy
 import os
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import pairwise
 
 import mujoco
 import numpy as np
@@ -51,7 +55,7 @@ class Physics:
         self.models = [copy.copy(model) if own_layouts else model for _ in range(copies)]
         self.quiet_models = [copy.copy(quiet) if own_layouts else quiet for _ in range(copies)]
         self.data = [mujoco.MjData(model) for _ in range(copies)]
-        self.sensed = np.empty((copies, model.nsensordata))
+        self.sensed = np.zeros((copies, model.nsensordata))
         # Views of MuJoCo's own memory, made once: reading them afresh costs more than the sensors.
         self._sensors = [data.sensordata[None] for data in self.data]
         self._warmstarts = [data.qacc_warmstart[None] for data in self.data]
@@ -61,7 +65,7 @@ class Physics:
         self._failed = np.zeros(copies, bool)
         self._rollout = Rollout(nthread=0)
         edges = np.linspace(0, copies, threads + 1).astype(int).tolist()
-        self.shares = [range(a, b) for a, b in zip(edges[:-1], edges[1:], strict=True)]
+        self.shares = [range(a, b) for a, b in pairwise(edges)]
         self._pool = ThreadPoolExecutor(threads - 1) if threads > 1 else None
 
     def close(self) -> None:

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Robot:
-    """A robot as MJCF, the sensors it is observed through and its planar outline.
+    """A robot as MJCF and the sensors it is observed through.
 
     ``reach`` is the radius of a circle about as large as the robot seen from above; only the
-    signed margin of contact costs uses it. ``outline`` are half-sizes of boxes and their centres
-    in the robot's frame, for pictures; a negative half-width stands for a circle of that radius.
+    signed margin of contact costs uses it. ``forward`` is the direction, in the robot's own
+    frame, in which positive actions drive it.
     """
 
     body: str

@@ -1,5 +1,8 @@
 """The MuJoCo model of a task: made once, and re-arranged in place for another layout."""
 
+# MuJoCo takes its names from compiled modules that pyright cannot see into.
+# pyright: reportAttributeAccessIssue=false
+
 from collections.abc import Iterable
 
 import mujoco

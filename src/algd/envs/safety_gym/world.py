@@ -1,5 +1,8 @@
 """The logic of the tasks: many copies of one task as arrays, stepped and reset together."""
 
+# MuJoCo takes its names from compiled modules that pyright cannot see into.
+# pyright: reportAttributeAccessIssue=false
+
 from typing import Any, NamedTuple
 
 import mujoco
@@ -60,6 +63,8 @@ class Start(NamedTuple):
     layout: Float[np.ndarray, "all_objects 3"]
     places: Float[np.ndarray, "objects 2"]
     goal_button: int
+    distances: Float[np.ndarray, " terms"]
+    obs: Float[np.ndarray, " obs"]
     words: int
 
 
@@ -71,7 +76,8 @@ class World:
         self.layout_name: LayoutName = layout
         self.groups = task.groups(layout)
         # Every model is compiled for the paper's layout, and moved from there if need be.
-        paper_layout = draw_layout(task.fixed, np.random.RandomState(PAPER_SEED))
+        self.generators = [np.random.RandomState(PAPER_SEED) for _ in range(copies)]
+        paper_layout = draw_layout(task.fixed, self.generators[0])
         model = compile_scene(task, paper_layout)
         self.physics = Physics(task, model, copies, threads, own_layouts=layout == "random")
         self._find_sensors(model)
@@ -83,6 +89,15 @@ class World:
         self.lidar_kinds = kinds
         self.group_starts = starts[:-1]
         self.components, self._columns = self._order_observation()
+        self._copies = np.arange(copies)
+        self._moving_rows = next((self.rows[k] for k in FREE_KINDS if k in kinds), slice(0, 0))
+        part_kinds = [part.removesuffix("s") for part in task.parts]
+        self._part_groups = [kinds.index(kind) for kind in part_kinds]
+        self._part_radii = np.array(
+            [task.hazard_radius, *(task.robot.reach + RADIUS[kind] for kind in part_kinds[1:])]
+        )
+        touch_counts = [task.count(kind) for kind in part_kinds[1:]]
+        self._touch_starts = np.cumsum([0, *touch_counts[:-1]])
 
         self.places = np.zeros((copies, int(starts[-1]), 2))
         self.goal_button = np.zeros(copies, np.int64)
@@ -93,10 +108,9 @@ class World:
         self.last_costs = np.zeros((copies, len(task.parts)))
         # The engine draws one number at each step, for a frame skip that is always 10, from the
         # generator that also draws the goals. We only count them until there is a goal to draw.
-        self.generators = [np.random.RandomState(PAPER_SEED) for _ in range(copies)]
         self.words_due = np.zeros(copies, np.int64)
         self.seeders = [np.random.default_rng(0) for _ in range(copies)]
-        self._start = self._begin_drawn(0, PAPER_SEED) if layout == "fixed" else None
+        self._start = self._draw_start(paper_layout) if layout == "fixed" else None
 
     @property
     def obs_size(self) -> int:
@@ -107,20 +121,23 @@ class World:
         """Set the generator that seeds the episodes of one copy in the random layout."""
         self.seeders[i] = generator
 
-    def reset(self, copies: Int[np.ndarray, " chosen"]) -> Float[np.ndarray, "copies obs"]:
-        """Begin new episodes in some copies; give the observations of all."""
-        for i in copies:
-            self._begin(int(i))
-        self._follow()
-        self.distances[copies] = self._distances()[copies]
+    def reset(self, copies: Int[np.ndarray, " chosen"]) -> Float[np.ndarray, "chosen obs"]:
+        """Begin new episodes in some copies; give their first observations."""
         self.last_costs[copies] = 0.0
-        return self.observe()
+        if self._start is not None:
+            for i in copies:
+                self._begin_as_always(int(i), self._start)
+            self.distances[copies] = self._start.distances
+            return np.repeat(self._start.obs[None], len(copies), axis=0)
+        for i in copies:
+            self.generators[i].seed(int(self.seeders[i].integers(2**32)))
+            layout = draw_layout(self.groups, self.generators[i])
+            self.physics.rearrange(int(i), layout)
+            self._begin(int(i), layout)
+        self.distances[copies] = self._distances()[copies]
+        return self.observe()[copies]
 
-    def _begin(self, i: int) -> None:
-        if self._start is None:
-            self._begin_drawn(i, int(self.seeders[i].integers(2**32)))
-            return
-        start = self._start
+    def _begin_as_always(self, i: int, start: "Start") -> None:
         self.generators[i].seed(PAPER_SEED)
         self.words_due[i] = start.words
         self.layouts[i] = start.layout
@@ -129,63 +146,66 @@ class World:
         self.steps[i] = self.timer[i] = 0
         self.physics.restart(i)
 
-    def _begin_drawn(self, i: int, seed: int) -> "Start":
-        """Draw the layout and the first goal of an episode, and begin it."""
-        generator = self.generators[i]
-        generator.seed(seed)
+    def _begin(self, i: int, layout: Layout) -> None:
+        """Begin an episode in a layout just drawn by the copy's generator; draw its first goal."""
         self.words_due[i] = 0
-        layout = draw_layout(self.groups, generator)
-        if self.layout_name == "random":
-            self.physics.rearrange(i, layout)
-        self._take_layout(i, layout)
-        self.steps[i] = self.timer[i] = 0
-        self.physics.restart(i)
-        if not self._draw_goal(i):
-            raise RuntimeError(f"{self.task.name}: no room for a goal in layout {seed}")
-        words = words_drawn(seed, generator) if self.layout_name == "fixed" else 0
-        return Start(self.layouts[i].copy(), self.places[i].copy(), int(self.goal_button[i]), words)
-
-    def _take_layout(self, i: int, layout: Layout) -> None:
         self.layouts[i, :, :2] = layout.xy
         self.layouts[i, :, 2] = layout.yaw
         for kind in self.lidar_kinds:
-            if kind != "goal" or self.task.goal == "push":
+            if kind != "goal":
                 self.places[i, self.rows[kind]] = layout.xy[members(self.groups, kind)]
+        self.steps[i] = self.timer[i] = 0
+        self.physics.restart(i)
+        if not self._draw_goal(i):
+            raise RuntimeError(f"{self.task.name}: no room for a goal at the start of an episode")
+
+    def _draw_start(self, layout: Layout) -> "Start":
+        """Find out once how all episodes of the fixed layout begin."""
+        self._begin(0, layout)
+        return Start(
+            self.layouts[0].copy(),
+            self.places[0].copy(),
+            int(self.goal_button[0]),
+            self._distances()[0],
+            self.observe()[0],
+            words_drawn(PAPER_SEED, self.generators[0]),
+        )
 
     def step(self, actions: Float[np.ndarray, "copies 2"]) -> Outcome:
         """One environment step of all copies, in the order of the engine."""
-        diverged = self.physics.step(np.clip(actions, -1.0, 1.0))
+        diverged = self.physics.step(np.minimum(np.maximum(actions, -1.0), 1.0))
         self.words_due += 2
-        if diverged.any():
+        for i in np.flatnonzero(diverged):
             # Nothing of such a copy may be used any more, least of all its numbers.
-            for i in np.flatnonzero(diverged):
-                self.physics.restart(int(i))
+            self.physics.restart(int(i))
         self._follow()
 
         distances = self._distances()
-        progress = np.sum(self.distances - distances, axis=1)
-        reward = np.clip(progress, -LARGEST_REWARD, LARGEST_REWARD)
+        progress = np.add.reduce(self.distances - distances, axis=1)
+        reward = np.minimum(np.maximum(progress, -LARGEST_REWARD), LARGEST_REWARD)
         self.distances = distances
         costs, margins = self._costs()
         self.timer = np.maximum(self.timer - 1, 0)
         goal_met = self._goal_met() & ~diverged
-        reward[goal_met] += 1.0
-        stuck = np.zeros_like(goal_met)
+        reward += goal_met
+        self.steps += 1
+        truncated = self.steps >= HORIZON
         if goal_met.any():
             chosen = np.flatnonzero(goal_met)
             for i in chosen:
-                stuck[i] = not self._draw_goal(int(i))
-                self.timer[i] = BUTTON_TIMER if self.task.goal == "button" else 0
+                # An episode without room for a next goal ends, though nothing went wrong.
+                truncated[i] |= not self._draw_goal(int(i))
+            if self.task.goal == "button":
+                self.timer[chosen] = BUTTON_TIMER
             self.distances[chosen] = self._distances()[chosen]
-        self.steps += 1
         obs = self.observe()
         if diverged.any():
             obs[diverged] = 0.0
             reward[diverged] = REWARD_OF_DIVERGENCE
             costs[diverged] = 0.0
             margins[diverged] = np.minimum(margins[diverged], 0.0)
+            truncated &= ~diverged
         self.last_costs = costs.copy()
-        truncated = ((self.steps >= HORIZON) | stuck) & ~diverged
         return Outcome(obs, reward, costs, margins, goal_met, diverged, diverged, truncated)
 
     def observe(self) -> Float[np.ndarray, "copies obs"]:
@@ -210,56 +230,50 @@ class World:
 
     def _follow(self) -> None:
         """Take over the places of what moves."""
-        moving = self.physics.sensed[:, self._moving]
-        for kind in FREE_KINDS:
-            if kind in self.rows:
-                self.places[:, self.rows[kind]] = moving.reshape(len(moving), -1, 3)[..., :2]
+        if self._moving_rows.stop:
+            moving = self.physics.sensed[:, self._moving]
+            self.places[:, self._moving_rows] = moving.reshape(len(moving), -1, 3)[..., :2]
 
     def _distances(self) -> Float[np.ndarray, "copies terms"]:
         """The distances that the reward wants to shrink."""
+        goal_xy = self.places[:, self.rows["goal"].start]
         if self.task.goal == "button":
-            offset = self.places[:, self.rows["goal"]] - self.robot[:, None, :2]
-            return np.sqrt(np.sum(np.square(offset), axis=-1))
+            return lengths(goal_xy - self.robot[:, :2])[:, None]
         box = self.physics.sensed[:, self._moving]
-        goal = np.empty_like(box)
-        goal[:, :2] = self.places[:, self.rows["goal"].start]
-        goal[:, 2] = GOAL_HEIGHT
-        offset = np.stack([box - self.robot, goal - box], axis=1)
-        return np.sqrt(np.sum(np.square(offset), axis=-1))
-
-    def _touched(self, kind: str) -> Bool[np.ndarray, "copies objects"]:
-        return self.physics.sensed[:, self._touch[kind]] > 0.0
+        offset = np.empty((len(box), 2, 3))
+        np.subtract(box, self.robot, out=offset[:, 0])
+        np.subtract(goal_xy, box[:, :2], out=offset[:, 1, :2])
+        np.subtract(GOAL_HEIGHT, box[:, 2], out=offset[:, 1, 2])
+        return lengths(offset)
 
     def _goal_met(self) -> Bool[np.ndarray, " copies"]:
         if self.task.goal == "button":
-            return self._touched("button")[np.arange(len(self.timer)), self.goal_button]
+            touch = self._touch.start + self.goal_button
+            return self.physics.sensed[self._copies, touch] > 0.0
         return self.distances[:, 1] <= GOAL_RADIUS
 
     def _costs(self) -> tuple[Float[np.ndarray, "copies parts"], Float[np.ndarray, "copies parts"]]:
         """The parts of the cost, 0 or 1 each, and their margins: positive just where it is 1."""
-        offset = self.places - self.robot[:, None, :2]
-        distance = np.sqrt(np.sum(np.square(offset), axis=-1))
-        margins = np.empty((len(distance), len(self.task.parts)))
-        margins[:, 0] = self.task.hazard_radius - distance[:, self.rows["hazard"]].min(axis=1)
+        away = lengths(self.places - self.robot[:, None, :2])
+        touched = self.physics.sensed[:, self._touch] > 0.0
+        if self.task.goal == "button":
+            # Buttons are the first that can be touched. The right one is no mistake, and no
+            # button is while the timer runs.
+            buttons = self.rows["button"]
+            away[self._copies, buttons.start + self.goal_button] = np.inf
+            touched[self._copies, self.goal_button] = False
+            touched[:, : buttons.stop - buttons.start] &= (self.timer == 0)[:, None]
+        nearest = np.minimum.reduceat(away, self.group_starts, axis=1)[:, self._part_groups]
+        margins = self._part_radii - nearest
         costs = np.empty_like(margins)
         costs[:, 0] = margins[:, 0] > 0.0
-        for part, name in enumerate(self.task.parts[1:], start=1):
-            kind = name.removesuffix("s")
-            touched, away = self._touched(kind), distance[:, self.rows[kind]]
-            if kind == "button":
-                copies = np.arange(len(away))
-                touched[copies, self.goal_button] = False
-                away = away.copy()
-                away[copies, self.goal_button] = np.inf
-                touched &= self.timer[:, None] == 0
-            cost = touched.any(axis=1)
-            overlap = self.task.robot.reach + RADIUS[kind] - away.min(axis=1)
-            costs[:, part] = cost
-            margins[:, part] = np.where(
-                cost,
-                np.maximum(overlap, CONTACT_MARGIN),
-                np.minimum(overlap, -CONTACT_MARGIN),
-            )
+        contact = np.logical_or.reduceat(touched, self._touch_starts, axis=1)
+        costs[:, 1:] = contact
+        margins[:, 1:] = np.where(
+            contact,
+            np.maximum(margins[:, 1:], CONTACT_MARGIN),
+            np.minimum(margins[:, 1:], -CONTACT_MARGIN),
+        )
         return costs, margins
 
     def _draw_goal(self, i: int) -> bool:
@@ -300,7 +314,7 @@ class World:
         self._robot_axes = columns("framexaxis_robot", "frameyaxis_robot")
         free = [f"framepos_{kind}" for kind in FREE_KINDS if self.task.count(kind)]
         self._moving = block(free[0]) if free else slice(0, 0)
-        self._touch = {kind: block(f"touch_{kind}") for kind in RADIUS}
+        self._touch = block("touch_")
         self._caster = columns("ballquat_rear") if "ballquat_rear" in names else None
         observed = names[: names.index("clock")]
         self._direct_names = [name for name in observed if name != "ballquat_rear"]
@@ -373,6 +387,15 @@ class World:
             generator.set_state(("MT19937", key, int(position), 0, 0.0))
         self.words_due = state["words_due"].copy()
         self.seeders = [restored_generator(words) for words in state["seeders"]]
+
+
+def lengths(vectors: Float[np.ndarray, "*batch n"]) -> Float[np.ndarray, "*batch"]:
+    """Euclidean lengths; the sum is written out, for a reduction over two numbers is slow."""
+    x, y = vectors[..., 0], vectors[..., 1]
+    squares = x * x + y * y
+    if vectors.shape[-1] == 3:
+        squares += vectors[..., 2] * vectors[..., 2]
+    return np.sqrt(squares)
 
 
 def rotation_matrices(quaternions: Float[np.ndarray, "n 4"]) -> Float[np.ndarray, "n 9"]:
