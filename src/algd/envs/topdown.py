@@ -33,7 +33,7 @@ class Canvas:
 
     def disk(self, center: Point, radius: float, color: Color, alpha: float = 1.0) -> None:
         """Fill a circle."""
-        rows, columns, x, y = self._around(center, radius)
+        rows, columns, x, y = self._around(center, (radius, radius))
         distance = np.hypot(x - center[0], y - center[1]) - radius
         self._paint(rows, columns, distance, color, alpha)
 
@@ -41,7 +41,7 @@ class Canvas:
         self, center: Point, radius: float, width: float, color: Color, alpha: float = 1.0
     ) -> None:
         """Draw a circle with a line of the given width along its edge."""
-        rows, columns, x, y = self._around(center, radius + width)
+        rows, columns, x, y = self._around(center, (radius + width, radius + width))
         distance = np.abs(np.hypot(x - center[0], y - center[1]) - radius) - width / 2
         self._paint(rows, columns, distance, color, alpha)
 
@@ -54,7 +54,8 @@ class Canvas:
         alpha: float = 1.0,
     ) -> None:
         """Fill a rectangle that is turned by ``angle`` about its centre."""
-        rows, columns, x, y = self._around(center, float(np.hypot(*half_size)))
+        diagonal = float(np.hypot(*half_size))
+        rows, columns, x, y = self._around(center, (diagonal, diagonal))
         x, y = x - center[0], y - center[1]
         along = np.abs(np.cos(angle) * x + np.sin(angle) * y) - half_size[0]
         across = np.abs(np.cos(angle) * y - np.sin(angle) * x) - half_size[1]
@@ -69,7 +70,8 @@ class Canvas:
         center = ((start[0] + stop[0]) / 2, (start[1] + stop[1]) / 2)
         along = (stop[0] - start[0], stop[1] - start[1])
         length = float(np.hypot(*along))
-        rows, columns, x, y = self._around(center, length / 2 + width)
+        reach = (abs(along[0]) / 2 + width, abs(along[1]) / 2 + width)
+        rows, columns, x, y = self._around(center, reach)
         x, y = x - start[0], y - start[1]
         share = np.clip((x * along[0] + y * along[1]) / max(length**2, 1e-300), 0.0, 1.0)
         distance = np.hypot(x - share * along[0], y - share * along[1]) - width / 2
@@ -99,17 +101,17 @@ class Canvas:
         return np.round(255.0 * self.colors).astype(np.uint8)
 
     def _around(
-        self, center: Point, radius: float
+        self, center: Point, reach: tuple[float, float]
     ) -> tuple[slice, slice, Float[np.ndarray, "1 columns"], Float[np.ndarray, "rows 1"]]:
-        """The pixels that a shape within ``radius`` of ``center`` can touch, and where they are."""
+        """The pixels that a shape can touch which goes so far from its centre, and their places."""
         pixels = len(self.colors)
 
-        def span(middle: float) -> slice:
-            low, high = middle - radius / self.pixel - 2, middle + radius / self.pixel + 2
+        def span(middle: float, reach: float) -> slice:
+            low, high = (middle - reach) / self.pixel - 2, (middle + reach) / self.pixel + 2
             return slice(int(np.clip(low, 0, pixels)), int(np.clip(high, 0, pixels)))
 
-        columns = span((center[0] - self.left) / self.pixel)
-        rows = span((self.top - center[1]) / self.pixel)
+        columns = span(center[0] - self.left, reach[0])
+        rows = span(self.top - center[1], reach[1])
         x = self.left + (np.arange(columns.start, columns.stop) + 0.5) * self.pixel
         y = self.top - (np.arange(rows.start, rows.stop) + 0.5) * self.pixel
         return rows, columns, x[None, :], y[:, None]

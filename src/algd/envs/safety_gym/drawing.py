@@ -77,9 +77,10 @@ def topdown_picture(
     beyond = robot[:2] - np.clip(robot[:2], -HALF_WIDTH + 0.3, HALF_WIDTH - 0.3)
     center = (float(beyond[0]), float(beyond[1]))
     canvas = Canvas(HALF_WIDTH, pixels, center, FLOOR)
-    for at in np.arange(-10.0, 10.5, 1.0):
-        canvas.line((at, center[1] - 4), (at, center[1] + 4), 0.012, GRID)
-        canvas.line((center[0] - 4, at), (center[0] + 4, at), 0.012, GRID)
+    for step in np.arange(-3.0, 4.0):
+        x, y = round(center[0]) + float(step), round(center[1]) + float(step)
+        canvas.line((x, center[1] - 3.0), (x, center[1] + 3.0), 0.012, GRID)
+        canvas.line((center[0] - 3.0, y), (center[0] + 3.0, y), 0.012, GRID)
 
     def places(kind: str) -> list[tuple[float, float]]:
         rows = world.rows.get(kind, slice(0, 0))

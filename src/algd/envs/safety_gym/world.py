@@ -151,13 +151,13 @@ class World:
         self.words_due[i] = 0
         self.layouts[i, :, :2] = layout.xy
         self.layouts[i, :, 2] = layout.yaw
-        for kind in self.lidar_kinds:
-            if kind != "goal":
-                self.places[i, self.rows[kind]] = layout.xy[members(self.groups, kind)]
+        for group in self.groups:
+            if group.kind in self.rows:
+                self.places[i, self.rows[group.kind]] = layout.xy[members(self.groups, group.kind)]
         self.steps[i] = self.timer[i] = 0
         self.physics.restart(i)
-        if not self._draw_goal(i):
-            raise RuntimeError(f"{self.task.name}: no room for a goal at the start of an episode")
+        # A layout with a goal of its own gets another; should there be no room, it keeps its own.
+        self._draw_goal(i)
 
     def _draw_start(self, layout: Layout) -> "Start":
         """Find out once how all episodes of the fixed layout begin."""
