@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(
     reason="contacts differ between releases of MuJoCo; the traces were recorded with 4.0.0",
 )
 
-BATCH = 50
+BATCH = 100
 
 
 def load(place: Path, task: str) -> dict[str, np.ndarray]:

@@ -7,63 +7,78 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import mujoco
 import numpy as np
+from jaxtyping import Bool, Float
 
 from algd.envs.safety_gym import NAMESPACE, TASK_NAMES, register
 
 SAFETY_GYM_IDS = tuple(f"{NAMESPACE}/{name}-v0" for name in TASK_NAMES)
-# Long enough to see a reset or two per measurement at 16 copies, and wrong buttons, and contacts.
-ACTIONS = 512
-ROUNDS = 5
+# As many as an episode of the Safety-Gym tasks has steps, so that each pass has its resets.
+ACTIONS = 400
+ROUNDS = 8
+
+
+class Scene(NamedTuple):
+    """What is needed to step the physics of a vector environment alone."""
+
+    models: list[Any]
+    substeps: int
+    shares: list[range]
 
 
 def bench_env(
-    seconds: float = 1.0,
+    seconds: float = 2.0,
     env_ids: tuple[str, ...] = SAFETY_GYM_IDS,
     copies: tuple[int, ...] = (1, 16),
 ) -> list[dict[str, Any]]:
-    """Measure each task with each number of copies for about ``seconds``.
+    """Measure each environment with each number of copies for about ``seconds``.
 
     ``steps_per_second`` counts environment steps of all copies together, with observation, reward,
-    cost and resets. ``physics_steps_per_second`` is the rate of environment steps that would leave
-    time for nothing but the physics: the same number of ``mj_step`` calls on the same model with
-    the same controls, in a tight loop on the same number of threads (``threads``) in the same
-    run. Both are medians over rounds that take turns, and so is their ``ratio``.
+    cost and resets. ``physics_steps_per_second`` is the same for the physics and nothing else: as
+    many ``mj_step`` calls for each step, on the same models with the same controls, in a tight
+    loop on as many threads (``threads``). The two take turns in short rounds; given are the best
+    round of each and the median of the rounds' ``ratio``. An environment without MuJoCo has None.
     """
     register()
     return [bench_one(env_id, number, seconds) for env_id in env_ids for number in copies]
 
 
 def bench_one(env_id: str, copies: int, seconds: float) -> dict[str, Any]:
-    """Measure one task with one number of copies."""
+    """Measure one environment with one number of copies."""
     envs: Any = gymnasium.make_vec(env_id, num_envs=copies)
-    native = envs.unwrapped
-    actions = np.random.default_rng(0).uniform(-1.0, 1.0, (ACTIONS, copies, 2))
+    space = envs.single_action_space
+    size = (ACTIONS, copies, *space.shape)
+    actions = np.random.default_rng(0).uniform(space.low, space.high, size).astype(space.dtype)
+    # One pass to warm up and to learn where episodes end, for the bare physics to do the same.
     envs.reset(seed=0)
-    bare = BarePhysics(native, actions)
+    ended = np.stack([np.logical_or(*envs.step(action)[2:4]) for action in actions])
+    scene = find_scene(envs.unwrapped)
+    bare = None if scene is None else BarePhysics(scene, actions, ended)
     whole_rates, bare_rates = [], []
     for _ in range(ROUNDS):
-        whole_rates.append(rate(lambda k: envs.step(actions[k]), seconds / ROUNDS / 2) * copies)
-        bare_rates.append(rate(bare.step, seconds / ROUNDS / 2) * copies)
-    bare.close()
+        whole_rates.append(copies * rate(lambda k: envs.step(actions[k]), seconds / ROUNDS / 2))
+        if bare is not None:
+            bare_rates.append(copies * rate(bare.step, seconds / ROUNDS / 2))
     envs.close()
-    ratios = [whole / alone for whole, alone in zip(whole_rates, bare_rates, strict=True)]
+    if bare is not None:
+        bare.close()
+    ratios = [whole / alone for whole, alone in zip(whole_rates, bare_rates, strict=False)]
     return {
         "env": env_id,
         "copies": copies,
-        "steps_per_second": median(whole_rates),
-        "physics_steps_per_second": median(bare_rates),
-        "ratio": median(ratios),
-        "threads": native.world.physics.threads,
+        "steps_per_second": max(whole_rates),
+        "physics_steps_per_second": max(bare_rates, default=None),
+        "ratio": median(ratios) if ratios else None,
+        "threads": 1 if scene is None else len(scene.shares),
     }
 
 
 def rate(call: Callable[[int], object], seconds: float) -> float:
-    """Calls per second, over at least one call."""
+    """Calls per second; the calls get the numbers of the actions one after another."""
     start = time.perf_counter()
     calls = 0
     while (elapsed := time.perf_counter() - start) < seconds or not calls:
@@ -72,47 +87,59 @@ def rate(call: Callable[[int], object], seconds: float) -> float:
     return calls / elapsed
 
 
-class BarePhysics:
-    """Only ``mj_step`` on the models, controls and threads of a vector environment.
+def find_scene(native: Any) -> Scene | None:
+    """The MuJoCo scenes inside a vector environment, if there are any we know how to find."""
+    if hasattr(native, "world"):
+        physics = native.world.physics
+        return Scene(physics.quiet_models, physics.substeps, physics.shares)
+    bodies: list[Any] = [getattr(env, "_body", None) for env in getattr(native, "envs", ())]
+    if bodies and all(hasattr(body, "model") for body in bodies):
+        models = [body.model for body in bodies]
+        return Scene(models, bodies[0].frame_skip, [range(len(models))])
+    return None
 
-    The guides of the gremlins are moved once for each environment step, so that the gremlins
-    circle as in the task; the ten steps in between are one call.
+
+class BarePhysics:
+    """Only ``mj_step``, with the controls, the resets and the threads of a vector environment.
+
+    The guides of gremlins are moved once for each environment step, so that the gremlins circle as
+    they do in the task; the substeps in between are one call.
     """
 
-    def __init__(self, envs: Any, actions: np.ndarray):
-        physics = envs.world.physics
-        self._models = physics.quiet_models
-        self._data = [mujoco.MjData(model) for model in physics.models]
+    def __init__(
+        self,
+        scene: Scene,
+        actions: Float[np.ndarray, "steps copies action"],
+        ended: Bool[np.ndarray, "steps copies"],
+    ):
+        self._scene = scene
+        self._data = [mujoco.MjData(model) for model in scene.models]
         self._actions = actions
-        self._horizon = envs.horizon
-        self._substeps = physics.substeps
-        self._shares = physics.shares
-        self._steps = 0
-        self._pool = ThreadPoolExecutor(physics.threads - 1) if physics.threads > 1 else None
+        self._begins = np.roll(ended, 1, axis=0)
+        self._begins[0] = True
+        threads = len(scene.shares)
+        self._pool = ThreadPoolExecutor(threads - 1) if threads > 1 else None
 
     def step(self, k: int) -> None:
         """One environment step's worth of physics in all copies."""
-        waiting = (
-            [self._pool.submit(self._advance, s, k) for s in self._shares[1:]]
-            if (self._pool)
-            else []
-        )
-        self._advance(self._shares[0], k)
+        waiting = []
+        if self._pool is not None:
+            waiting = [self._pool.submit(self._advance, s, k) for s in self._scene.shares[1:]]
+        self._advance(self._scene.shares[0], k)
         for future in waiting:
             future.result()
-        self._steps += 1
 
     def _advance(self, share: range, k: int) -> None:
         for i in share:
-            model, data = self._models[i], self._data[i]
-            if self._steps % self._horizon == 0:
+            model, data = self._scene.models[i], self._data[i]
+            if self._begins[k, i]:
                 mujoco.mj_resetData(model, data)
             data.ctrl[:] = self._actions[k, i]
             if model.nmocap:
                 data.mocap_pos[:] = (0.3 * np.sin(data.time), 0.3 * np.cos(data.time), 0.1)
-            mujoco.mj_step(model, data, self._substeps)
+            mujoco.mj_step(model, data, self._scene.substeps)
 
     def close(self) -> None:
         """Let the threads go."""
-        if self._pool:
+        if self._pool is not None:
             self._pool.shutdown()

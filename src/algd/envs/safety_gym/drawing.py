@@ -13,6 +13,7 @@ from algd.envs.safety_gym.robots import CAR
 from algd.envs.safety_gym.tasks import (
     BOX_HALF_SIZE,
     BUTTON_RADIUS,
+    COLOR,
     GOAL_HEIGHT,
     GOAL_RADIUS,
     GREMLIN_HALF_SIZE,
@@ -27,13 +28,6 @@ PIXELS = 400
 
 FLOOR: Color = (0.965, 0.96, 0.945)
 GRID: Color = (0.90, 0.895, 0.875)
-HAZARD: Color = (0.36, 0.47, 0.86)
-GREMLIN: Color = (0.62, 0.32, 0.70)
-PILLAR: Color = (0.45, 0.48, 0.52)
-BUTTON: Color = (0.95, 0.62, 0.20)
-GOAL: Color = (0.20, 0.68, 0.36)
-BOX: Color = (0.87, 0.74, 0.30)
-ROBOT: Color = (0.84, 0.22, 0.24)
 DARK: Color = (0.20, 0.20, 0.24)
 
 
@@ -87,29 +81,37 @@ def topdown_picture(
         return [(float(x), float(y)) for x, y in world.places[copy, rows]]
 
     for xy in places("hazard"):
-        canvas.disk(xy, world.task.hazard_radius, HAZARD, alpha=0.45)
-        canvas.ring(xy, world.task.hazard_radius, 0.02, HAZARD)
+        canvas.disk(xy, world.task.hazard_radius, COLOR["hazard"], alpha=0.45)
+        canvas.ring(xy, world.task.hazard_radius, 0.02, COLOR["hazard"])
     if world.task.goal == "push":
         for xy in places("goal"):
-            canvas.disk(xy, GOAL_RADIUS, GOAL, alpha=0.4)
-            canvas.ring(xy, GOAL_RADIUS, 0.03, GOAL)
+            canvas.disk(xy, GOAL_RADIUS, COLOR["goal"], alpha=0.4)
+            canvas.ring(xy, GOAL_RADIUS, 0.03, COLOR["goal"])
     for xy in places("pillar"):
-        canvas.disk(xy, PILLAR_RADIUS, PILLAR)
+        canvas.disk(xy, PILLAR_RADIUS, COLOR["pillar"])
     resting = world.timer[copy] > 0
     for i, xy in enumerate(places("button")):
         is_goal = i == world.goal_button[copy]
-        canvas.disk(xy, BUTTON_RADIUS, GOAL if is_goal else BUTTON, 0.45 if resting else 1.0)
+        canvas.disk(
+            xy,
+            BUTTON_RADIUS,
+            COLOR["goal"] if is_goal else COLOR["button"],
+            0.45 if resting else 1.0,
+        )
         if is_goal:
-            canvas.ring(xy, BUTTON_RADIUS + 0.08, 0.035, GOAL)
+            canvas.ring(xy, BUTTON_RADIUS + 0.08, 0.035, COLOR["goal"])
     for i, xy in enumerate(places("gremlin")):
         canvas.box(
-            xy, (GREMLIN_HALF_SIZE, GREMLIN_HALF_SIZE), GREMLIN, _yaw(world, copy, f"gremlin{i}")
+            xy,
+            (GREMLIN_HALF_SIZE, GREMLIN_HALF_SIZE),
+            COLOR["gremlin"],
+            _yaw(world, copy, f"gremlin{i}"),
         )
     for xy in places("box"):
         _draw_box(canvas, xy, _yaw(world, copy, "box0"))
     _draw_robot(canvas, world, copy)
     if world.last_costs[copy].any():
-        canvas.frame(0.07, ROBOT)
+        canvas.frame(0.07, COLOR["robot"])
     return canvas.image()
 
 
@@ -125,7 +127,7 @@ def _draw_box(canvas: Canvas, xy: tuple[float, float], yaw: float) -> None:
         for y in (-BOX_HALF_SIZE, BOX_HALF_SIZE):
             corner = (xy[0] + c * x - s * y, xy[1] + s * x + c * y)
             canvas.box(corner, (0.1, 0.1), shade, yaw)
-    canvas.box(xy, (BOX_HALF_SIZE, BOX_HALF_SIZE), BOX, yaw)
+    canvas.box(xy, (BOX_HALF_SIZE, BOX_HALF_SIZE), COLOR["box"], yaw)
 
 
 def _draw_robot(canvas: Canvas, world: World, copy: int) -> None:
@@ -139,15 +141,15 @@ def _draw_robot(canvas: Canvas, world: World, copy: int) -> None:
     if world.task.robot is CAR:
         for wheel in (-0.13, 0.13):
             canvas.box(at(wheel, 0.1), (0.025, 0.05), DARK, yaw)
-        canvas.box((x, y), (0.1, 0.1), ROBOT, yaw)
-        canvas.box(at(0.0, 0.15), (0.1, 0.01), ROBOT, yaw)
-        canvas.box(at(0.0, 0.125), (0.01, 0.025), ROBOT, yaw)
-        canvas.box(at(0.0, -0.165), (0.05, 0.01), ROBOT, yaw)
-        canvas.box(at(0.0, -0.13), (0.05, 0.03), ROBOT, yaw)
+        canvas.box((x, y), (0.1, 0.1), COLOR["robot"], yaw)
+        canvas.box(at(0.0, 0.15), (0.1, 0.01), COLOR["robot"], yaw)
+        canvas.box(at(0.0, 0.125), (0.01, 0.025), COLOR["robot"], yaw)
+        canvas.box(at(0.0, -0.165), (0.05, 0.01), COLOR["robot"], yaw)
+        canvas.box(at(0.0, -0.13), (0.05, 0.03), COLOR["robot"], yaw)
         reach = 0.45
     else:
-        canvas.disk((x, y), 0.1, ROBOT)
-        canvas.box(at(0.1, 0.0), (0.05, 0.05), ROBOT, yaw)
+        canvas.disk((x, y), 0.1, COLOR["robot"])
+        canvas.box(at(0.1, 0.0), (0.05, 0.05), COLOR["robot"], yaw)
         reach = 0.4
     ahead = world.task.robot.forward
     canvas.arrow((x, y), at(reach * ahead[0], reach * ahead[1]), 0.03, DARK)
@@ -162,13 +164,13 @@ def mujoco_picture(renderer: Any, world: World, copy: int) -> UInt8[np.ndarray, 
     cylinder = mujoco.mjtGeom.mjGEOM_CYLINDER
     hazard = (world.task.hazard_radius, 0.01, 0.0)
     for xy in world.places[copy, world.rows["hazard"]]:
-        _add_geom(renderer.scene, cylinder, hazard, (*xy, 0.02), (*HAZARD, 0.5))
+        _add_geom(renderer.scene, cylinder, hazard, (*xy, 0.02), (*COLOR["hazard"], 0.5))
     goal = world.places[copy, world.rows["goal"].start]
     if world.task.goal == "push":
         size = (GOAL_RADIUS, 0.15, 0.0)
-        _add_geom(renderer.scene, cylinder, size, (*goal, GOAL_HEIGHT), (*GOAL, 0.4))
+        _add_geom(renderer.scene, cylinder, size, (*goal, GOAL_HEIGHT), (*COLOR["goal"], 0.4))
     else:
-        _add_geom(renderer.scene, cylinder, (0.2, 0.02, 0.0), (*goal, 0.02), (*GOAL, 0.8))
+        _add_geom(renderer.scene, cylinder, (0.2, 0.02, 0.0), (*goal, 0.02), (*COLOR["goal"], 0.8))
     return renderer.render()
 
 

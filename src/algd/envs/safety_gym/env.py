@@ -14,11 +14,9 @@ from jaxtyping import Float
 
 from algd.envs.safety_gym.drawing import Painter
 from algd.envs.safety_gym.physics import default_threads
-from algd.envs.safety_gym.tasks import COST_LIMIT, HORIZON, TASKS, LayoutName, Task
+from algd.envs.safety_gym.tasks import COST_LIMIT, HORIZON, SUBSTEPS, TASKS, LayoutName, Task
 from algd.envs.safety_gym.world import Outcome, World
 from algd.types import Budget
-
-FRAMES_PER_SECOND = 30
 
 
 class SafetyGymEnv(gymnasium.Env[np.ndarray, np.ndarray]):
@@ -30,7 +28,7 @@ class SafetyGymEnv(gymnasium.Env[np.ndarray, np.ndarray]):
     Finite actions outside [-1, 1] are clipped, as the tasks' own engine does.
     """
 
-    metadata = {"render_modes": ["rgb_array"], "render_fps": FRAMES_PER_SECOND}  # noqa: RUF012
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012
 
     def __init__(
         self,
@@ -48,6 +46,7 @@ class SafetyGymEnv(gymnasium.Env[np.ndarray, np.ndarray]):
         self.horizon = HORIZON
         self.cost_parts = cost_parts
         self.render_mode = check_render_mode(render_mode)
+        self.metadata = {**self.metadata, "render_fps": frames_per_second(found)}
         self._painter = Painter(renderer)
         self._running = False
 
@@ -102,9 +101,9 @@ class SafetyGymVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
     seeded with s + i. ``num_threads`` changes the speed and nothing else.
     """
 
-    metadata = {  # noqa: RUF012
+    metadata: dict[str, Any] = {  # noqa: RUF012
         "render_modes": ["rgb_array"],
-        "render_fps": FRAMES_PER_SECOND,
+        "render_fps": 10,
         "autoreset_mode": AutoresetMode.SAME_STEP,
     }
 
@@ -134,6 +133,7 @@ class SafetyGymVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         self.horizon = HORIZON
         self.cost_parts = cost_parts
         self.render_mode = check_render_mode(render_mode)
+        self.metadata = {**self.metadata, "render_fps": frames_per_second(found)}
         self._painter = Painter(renderer)
         self._running = False
         self._seeded = False
@@ -221,6 +221,11 @@ def check_render_mode(mode: str | None) -> str | None:
     if mode is None or mode == "rgb_array":
         return mode
     raise ValueError(f"unknown render_mode {mode!r}: there is only 'rgb_array' (or None)")
+
+
+def frames_per_second(task: Task) -> int:
+    """The rate at which a film of an episode runs in real time."""
+    return round(1.0 / (SUBSTEPS * task.robot.timestep))
 
 
 def check_running(running: bool) -> None:

@@ -32,10 +32,11 @@ def pseudo_lidar(
     alpha = position - below
     # An angle just below zero can round to 2 pi, hence the remainder of bin 16 too.
     own = below.astype(np.intp) % BINS
-    readings = np.zeros((envs, objects, BINS))
+    # Objects come first in memory, so that the largest of a group is found along whole rows.
+    readings = np.zeros((objects, envs, BINS))
     flat = readings.reshape(-1)
-    rows = BINS * np.arange(envs * objects).reshape(envs, objects)
+    rows = BINS * np.arange(objects * envs).reshape(objects, envs).T
     flat[rows + own] = nearness
     flat[rows + (own + 1) % BINS] = alpha * nearness
     flat[rows + (own - 1) % BINS] = (1.0 - alpha) * nearness
-    return np.maximum.reduceat(readings, group_starts, axis=1)
+    return np.maximum.reduceat(readings, group_starts, axis=0).transpose(1, 0, 2)

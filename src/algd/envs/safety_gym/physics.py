@@ -26,8 +26,9 @@ COPIES_PER_THREAD = 4
 
 
 def default_threads(num_copies: int) -> int:
-    """As many threads as there are cores, but none for a handful of copies."""
-    return max(1, min(os.cpu_count() or 1, num_copies // COPIES_PER_THREAD))
+    """As many threads as this process may use cores, but no second one for a few copies."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(1, min(cores or 1, num_copies // COPIES_PER_THREAD))
 
 
 def without_sensors(model: mujoco.MjModel) -> mujoco.MjModel:

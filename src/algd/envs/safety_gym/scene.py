@@ -13,6 +13,7 @@ from algd.envs.safety_gym.layout import Layout, members
 from algd.envs.safety_gym.tasks import (
     BOX_HALF_SIZE,
     BUTTON_RADIUS,
+    COLOR,
     GREMLIN_HALF_SIZE,
     PILLAR_RADIUS,
     Task,
@@ -65,7 +66,7 @@ def scene_xml(task: Task, layout: Layout) -> str:
     def bodies(kind: str) -> str:
         rows = members(task.fixed, kind)
         return "".join(
-            f'<body name="{name}" pos="{_numbers((*xy, HEIGHT[kind]))}" '
+            f'<body name="{name}" childclass="{kind}" pos="{_numbers((*xy, HEIGHT[kind]))}" '
             f'quat="{_numbers(heading(yaw))}">'
             f"{task.robot.body if kind == 'robot' else _shape(kind)}</body>\n"
             for name, xy, yaw in zip(
@@ -89,13 +90,16 @@ def scene_xml(task: Task, layout: Layout) -> str:
             watched += (
                 f'<contact name="touch_{name}" subtree1="robot" body2="{name}" data="found"/>\n'
             )
+    colors = "".join(
+        f'<default class="{kind}"><geom rgba="{_numbers(color)} 1"/></default>\n'
+        for kind, color in COLOR.items()
+    )
     return f"""
 <mujoco model="{task.name}">
   <option timestep="{task.robot.timestep}"/>
-  <default><geom condim="6" density="{task.robot.density}"/></default>
-  <visual><global offwidth="1024" offheight="1024"/></visual>
+  <default><geom condim="6" density="{task.robot.density}"/>{colors}</default>
+  <visual><headlight ambient="0.5 0.5 0.5" diffuse="0.5 0.5 0.5"/></visual>
   <worldbody>
-    <light pos="0 0 6" dir="0 0 -1" directional="true"/>
     <geom name="floor" type="plane" size="4 4 0.1" rgba="0.95 0.95 0.93 1"/>
     {bodies("robot")}
     {"".join(bodies(kind) for kind in FREE_KINDS)}

@@ -21,6 +21,17 @@ BOX_HALF_SIZE = 0.2
 GOAL_RADIUS = 0.3
 GOAL_HEIGHT = 0.16
 
+# One colour for each kind of object in every picture.
+COLOR = {
+    "robot": (0.84, 0.22, 0.24),
+    "goal": (0.20, 0.68, 0.36),
+    "button": (0.95, 0.62, 0.20),
+    "hazard": (0.36, 0.47, 0.86),
+    "gremlin": (0.62, 0.32, 0.70),
+    "pillar": (0.45, 0.48, 0.52),
+    "box": (0.87, 0.74, 0.30),
+}
+
 
 @dataclass(frozen=True)
 class Task:

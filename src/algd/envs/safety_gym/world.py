@@ -217,7 +217,7 @@ class World:
         parts = [sensed[:, self._direct], lidar.reshape(len(lidar), -1)]
         if self._caster is not None:
             parts.append(rotation_matrices(sensed[:, self._caster]))
-        return np.concatenate(parts, axis=1)[:, self._columns]
+        return np.concatenate(parts, axis=1).take(self._columns, axis=1)
 
     @property
     def robot(self) -> Float[np.ndarray, "copies 3"]:
