@@ -82,9 +82,15 @@ class Progress(NamedTuple):
 
 Report = Callable[[Progress], None]
 
+# XLA's fused products are slower on a CPU than its plain ones at these sizes.
+CPU_OPTIONS = {"xla_cpu_experimental_ynn_fusion_type": ""}
+
 
 @partial(
-    jax.jit, static_argnames=("algorithm", "rounds"), donate_argnames=("state", "replay")
+    jax.jit,
+    static_argnames=("algorithm", "rounds"),
+    donate_argnames=("state", "replay"),
+    compiler_options=CPU_OPTIONS,
 )
 def store_and_learn(
     algorithm: Any,

@@ -1,0 +1,83 @@
+"""Training from Python with the words of the command line."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from algd import training
+from algd.algorithms import preset
+from algd.plotting import plot_curves, title_of
+from algd.runs import Run
+from algd.training import Report, Settings
+from algd.types import UserError, nearest
+
+
+def train(
+    env: str = "DiffDrive",
+    algorithm: str = "algd",
+    *,
+    out: str | Path | None = None,
+    budget: float | Sequence[float] = (),
+    report: Report = lambda progress: None,
+    **options: Any,
+) -> Run:
+    """Train a preset and return the run.
+
+    `options` are settings of the run (`steps`, `seed`, `envs`, ...) and hyperparameters of the
+    preset (`rho`, `beta`, ...), under the names that `algd train PRESET --help` shows.
+    """
+    chosen: Any = preset(algorithm)
+    limits = tuple(budget) if isinstance(budget, Sequence) else (budget,)
+    of_run = {field.name for field in dataclasses.fields(Settings)}
+    of_preset = {field.name for field in dataclasses.fields(chosen)}
+    for name in options:
+        if name not in of_run | of_preset:
+            known = of_run | of_preset
+            raise UserError(f"There is no setting {name!r}.{nearest(name, known)}")
+    settings = Settings(
+        env=env, budget=limits, **{k: v for k, v in options.items() if k in of_run}
+    )
+    chosen = dataclasses.replace(chosen, **{k: v for k, v in options.items() if k in of_preset})
+    return run_to_end(settings, chosen, algorithm, out, report)
+
+
+def run_to_end(
+    settings: Settings,
+    algorithm: Any,
+    name: str,
+    out: str | Path | None,
+    report: Report,
+) -> Run:
+    """Train and draw the curves, also of a run that a signal has cut short."""
+    directory = Path(out) if out is not None else free_directory(settings, name)
+    try:
+        return training.train(settings, algorithm, name, directory, report)
+    finally:
+        draw(Run(directory))
+
+
+def resume(
+    run: str | Path, steps: int | None = None, report: Report = lambda progress: None
+) -> tuple[Run, list[str]]:
+    """Continue a run, up to `steps` in all if given; the second value is what to know of it."""
+    directory = Path(run)
+    try:
+        return training.resume(directory, steps, report)
+    finally:
+        draw(Run(directory))
+
+
+def draw(run: Run) -> None:
+    """Leave `curves.png` in the run directory, if there is anything to draw."""
+    if run.metrics_path.exists() and run.metrics_path.stat().st_size:
+        plot_curves({title_of(run): [run]}, run.directory / "curves.png")
+
+
+def free_directory(settings: Settings, name: str) -> Path:
+    """`runs/ENV-PRESET-SEED`, with a number behind it where that is taken."""
+    stem = f"{settings.env.replace('/', '-').replace(':', '-')}-{name}-seed{settings.seed}"
+    path, number = Path("runs") / stem, 2
+    while path.exists():
+        path, number = Path("runs") / f"{stem}-{number}", number + 1
+    return path

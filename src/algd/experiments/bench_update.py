@@ -1,0 +1,120 @@
+"""How long one gradient round takes, beside what this machine's matrix products allow."""
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from algd.algorithms import presets
+from algd.evaluation import act
+from algd.replay import Replay
+from algd.training import gradient_rounds
+from algd.types import Budget, EnvSpec, Transition
+
+# One round of the authors' objective at the paper's sizes, at two per multiply-add, when the N
+# actions of a state share the state's half of the first layer. A constant: needless work cannot
+# raise the figure.
+GFLOP_PER_ROUND = 6.08
+ROUNDS = 10
+
+PAPER_SPEC = EnvSpec(76, (-1.0,) * 2, (1.0,) * 2, (Budget(10.0),), 400)
+
+
+def median_seconds(call: Callable[[], Any], repeats: int) -> float:
+    """Median wall-clock time of a call that returns device arrays, after one warm-up."""
+    jax.block_until_ready(call())
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        jax.block_until_ready(call())
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def matmul_gflops(repeats: int = 20) -> float:
+    """The float32 rate of 8 products [1536, 256] x [256, 256]."""
+    left = jnp.ones((8, 1536, 256))
+    right = jnp.ones((8, 256, 256))
+    product = jax.jit(jnp.matmul)
+    return 2 * 8 * 1536 * 256 * 256 / median_seconds(lambda: product(left, right), repeats) / 1e9
+
+
+def example_batch(spec: EnvSpec, size: int) -> Transition:
+    """Random transitions of a task's shapes."""
+    keys = jax.random.split(jax.random.key(0), 5)
+    constraints = len(spec.budgets)
+
+    def normal(key: Array, *shape: int) -> Float[Array, "..."]:
+        return jax.random.normal(key, (size, *shape))
+
+    return Transition(
+        obs=normal(keys[0], spec.obs_size),
+        action=jnp.tanh(normal(keys[1], spec.action_size)),
+        reward=normal(keys[2]),
+        cost=jnp.abs(normal(keys[3], constraints)),
+        next_obs=normal(keys[4], spec.obs_size),
+        terminated=jnp.zeros(size, bool),
+        truncated=jnp.zeros(size, bool),
+        goal_met=jnp.zeros(size, bool),
+        margin=normal(keys[3], constraints),
+        extras={},
+    )
+
+
+def at_paper_sizes(algorithm: Any) -> Any:
+    """The same algorithm with the sizes of the paper's tables, where it has them."""
+    sizes = {"batch_size": 256, "cost_ensemble": 6, "mc_samples": 6, "critic_hidden": 256}
+    fields = {field.name for field in dataclasses.fields(algorithm)}
+    return dataclasses.replace(algorithm, **{k: v for k, v in sizes.items() if k in fields})
+
+
+def seconds_per_round(algorithm: Any, repeats: int) -> float:
+    """Median over calls of a scan of ten rounds, minibatch sampling included."""
+    state = algorithm.init(PAPER_SPEC, jax.random.key(0))
+    replay = Replay(example_batch(PAPER_SPEC, 10_000), jnp.asarray(10_000, jnp.int32))
+    rounds = jax.jit(lambda s, r, k: gradient_rounds(algorithm, s, r, k, ROUNDS))
+    key = jax.random.key(1)
+    return median_seconds(lambda: rounds(state, replay, key), repeats) / ROUNDS
+
+
+def act_microseconds(algorithm: Any, calls: int = 2_000) -> tuple[float, float]:
+    """Median and 99th percentile from the call to the action of one observation."""
+    state = algorithm.init(PAPER_SPEC, jax.random.key(0))
+    obs, key = jnp.zeros((1, PAPER_SPEC.obs_size)), jax.random.key(0)
+    times = []
+    for _ in range(calls):
+        start = time.perf_counter()
+        act(algorithm, state, obs, key, "deterministic")[0].block_until_ready()
+        times.append(1e6 * (time.perf_counter() - start))
+    times = sorted(times[calls // 10 :])
+    return statistics.median(times), times[int(0.99 * len(times))]
+
+
+def bench_update(preset_names: tuple[str, ...], repeats: int = 7) -> list[dict[str, Any]]:
+    """One row per preset (and precision, where a preset offers several)."""
+    rows = []
+    for name in preset_names:
+        algorithm = at_paper_sizes(presets()[name])
+        if algorithm.data != "replay":
+            continue
+        gflops = matmul_gflops()
+        seconds = seconds_per_round(algorithm, repeats)
+        gflops = max(gflops, matmul_gflops())
+        median, p99 = act_microseconds(algorithm)
+        rows.append(
+            {
+                "preset": name,
+                "precision": "float32",
+                "ms_per_round": 1e3 * seconds,
+                "matmul_gflops_f32": gflops,
+                "fraction_of_f32_limit": GFLOP_PER_ROUND / gflops / seconds,
+                "act_us_median": median,
+                "act_us_p99": p99,
+            }
+        )
+    return rows

@@ -1,0 +1,169 @@
+"""The smoothed score and the sampler against closed forms and quadrature."""
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from algd.algorithms import preset
+from algd.algorithms.algd import ALGD
+from algd.diffusion import (
+    boltzmann_weights,
+    geometric_schedule,
+    monte_carlo_score,
+    noise_scales,
+    reverse_chain,
+)
+
+DATA = Path(__file__).parent / "data" / "analytic"
+
+
+def relative(got, expected):
+    return np.abs(got - expected) / (1 + np.abs(expected))
+
+
+@pytest.fixture
+def _double():
+    with jax.enable_x64(True):
+        yield
+
+
+def test_program_schedule_and_its_sum():
+    schedule = geometric_schedule(0.01, 1.0, 5)
+    np.testing.assert_allclose(
+        schedule.sigmas, [0.01, 0.01 * 10**0.5, 0.1, 10**-0.5, 1.0], rtol=0, atol=1e-12
+    )
+    np.testing.assert_allclose(
+        schedule.delta_sigma2, [1e-4, 9e-4, 9e-3, 9e-2, 0.9], rtol=0, atol=1e-12
+    )
+    for low, high, steps in ((1e-4, 1e-1, 5), (0.07, 1.0, 5), (0.01, 2.0, 17)):
+        total = geometric_schedule(low, high, steps).delta_sigma2.sum()
+        assert total == pytest.approx(high**2, rel=1e-12)
+
+
+@pytest.mark.parametrize("dim", [1, 2, 3])
+@pytest.mark.usefixtures("_double")
+def test_estimator_with_given_noise(dim):
+    data = np.load(DATA / "quadratic.npz")
+    get = lambda name: data[f"dim{dim}/{name}"]  # noqa: E731
+    mu, points, noise = get("mu"), get("points"), get("noise_mc")
+    for i, kappa in enumerate(data["kappa"]):
+        for j, beta in enumerate(data["beta"]):
+            for k, sigma in enumerate(data["sigma"]):
+                actions = points[:, None] + sigma * noise
+                energies = ((actions - mu) ** 2).sum(-1) / (2 * kappa)
+                grads = (actions - mu) / kappa
+                weights = jax.vmap(lambda e, b=float(beta): boltzmann_weights(e, b))(
+                    jnp.asarray(energies)
+                )
+                score = jax.vmap(lambda e, g, b=float(beta): monte_carlo_score(e, g, b))(
+                    jnp.asarray(energies), jnp.asarray(grads)
+                )
+                assert relative(weights, get("mc_weights")[i, j, k]).max() < 1e-11
+                assert relative(score, get("mc_score")[i, j, k]).max() < 1e-11
+
+
+@pytest.mark.usefixtures("_double")
+def test_estimator_tends_to_the_exact_score():
+    """Bias falls like 1/N: at N = 4 it is large, at N = 4096 gone."""
+    kappa, beta, sigma, mu = 0.5, 0.4, 0.6, 0.3
+    point = 1.2
+    exact = -(point - mu) / (kappa * beta + sigma**2)
+
+    def mean_estimate(samples, repeats):
+        noise = jax.random.normal(jax.random.key(samples), (repeats, samples, 1))
+        actions = point + sigma * noise
+        energies = ((actions - mu) ** 2)[..., 0] / (2 * kappa)
+        scores = jax.vmap(lambda e, g: monte_carlo_score(e, g, beta))(
+            energies, (actions - mu) / kappa
+        )
+        return float(scores.mean()), float(scores.std()) / np.sqrt(repeats)
+
+    biases = []
+    for samples, repeats in ((4, 200_000), (16, 100_000), (64, 50_000)):
+        mean, error = mean_estimate(samples, repeats)
+        biases.append(abs(mean - exact))
+        assert error < 0.01
+    assert biases[0] > 2.5 * biases[1] > 5 * biases[2]
+    mean, error = mean_estimate(4096, 2_000)
+    assert abs(mean - exact) < 4 * error + 0.01
+
+
+@pytest.mark.usefixtures("_double")
+def test_estimator_matches_quadrature_of_a_two_well_energy():
+    data = np.load(DATA / "two_well.npz")
+    height, half, tilt = (float(data[n]) for n in ("height", "half_distance", "tilt"))
+    energy = lambda a: height * ((a / half) ** 2 - 1) ** 2 + tilt * a  # noqa: E731
+    beta_index, sigma_index = 1, 3
+    beta, sigma = float(data["beta"][beta_index]), float(data["sigma"][sigma_index])
+    keep = np.abs(data["points"]) <= 1.0
+    points, exact = data["points"][keep], data["line/score"][beta_index, sigma_index][keep]
+    noise = np.asarray(jax.random.normal(jax.random.key(0), (len(points), 200_000, 1)))
+    actions = jnp.asarray(points[:, None, None] + sigma * noise)
+    grads = jax.vmap(jax.vmap(jax.grad(lambda a: energy(a[0]))))(actions)
+    score = jax.vmap(lambda e, g: monte_carlo_score(e, g, beta))(energy(actions[..., 0]), grads)
+    assert relative(np.asarray(score)[:, 0], exact).max() < 0.05
+
+
+def two_well_score(beta, sigma, height=1.0, half=0.5, tilt=0.2):
+    """The exact smoothed score on a fine grid, by quadrature."""
+    grid = np.linspace(-1.7, 1.7, 1701)
+    xs = np.linspace(-6.0, 6.0, 2401)
+    energy = height * ((grid / half) ** 2 - 1) ** 2 + tilt * grid
+    log_weights = -energy / beta - (xs[:, None] - grid) ** 2 / (2 * sigma**2)
+    weights = np.exp(log_weights - log_weights.max(axis=1, keepdims=True))
+    return xs, ((weights @ grid) / weights.sum(axis=1) - xs) / sigma**2
+
+
+def sample_two_well(algorithm: ALGD, beta: float, draws: int) -> np.ndarray:
+    """The algorithm's own chain with the exact score in the network's place."""
+    schedule = geometric_schedule(
+        algorithm.sigma_min, algorithm.sigma_max, algorithm.denoise_steps
+    )
+    tables = [two_well_score(beta, float(s)) for s in schedule.sigmas]
+    xs = jnp.asarray(tables[0][0], jnp.float32)
+    scores = jnp.asarray(np.stack([t[1] for t in tables]), jnp.float32)
+    start, noise = jax.random.split(jax.random.key(0))
+    steps = algorithm.denoise_steps
+    latents = reverse_chain(
+        lambda x, k: jnp.interp(x[..., 0], xs, scores[k])[..., None],
+        schedule,
+        noise_scales(schedule, algorithm.noise_power, algorithm.last_step_noise),
+        float(schedule.sigmas[-1]) * jax.random.normal(start, (draws, 1)),
+        jax.random.normal(noise, (steps, draws, 1)),
+    )
+    return np.asarray(latents[-1, :, 0])
+
+
+def total_variation(samples: np.ndarray, beta: float) -> float:
+    """Over 60 bins of [-1.5, 1.5]; what falls outside counts in full."""
+    data = np.load(DATA / "two_well.npz")
+    fine = np.linspace(-1.5, 1.5, 30_001)
+    height, half, tilt = (float(data[n]) for n in ("height", "half_distance", "tilt"))
+    density = np.exp(-(height * ((fine / half) ** 2 - 1) ** 2 + tilt * fine) / beta)
+    edges = np.linspace(-1.5, 1.5, 61)
+    exact = np.histogram(fine, edges, weights=density)[0] / density.sum()
+    drawn = np.histogram(samples, edges)[0] / len(samples)
+    return 0.5 * (np.abs(drawn - exact).sum() + 1 - drawn.sum())
+
+
+@pytest.mark.parametrize(("beta", "bound"), [(0.1, 0.15), (0.3, 0.10), (1.0, 0.08)])
+def test_default_sampler_is_faithful_in_five_steps(beta, bound):
+    algorithm = preset("algd")
+    assert algorithm.denoise_steps == 5
+    samples = sample_two_well(algorithm, beta, 200_000)
+    assert total_variation(samples, beta) <= bound
+    data = np.load(DATA / "two_well.npz")
+    left = float(data["line/mass_below_zero"][list(data["beta"]).index(beta)])
+    assert abs((samples < 0).mean() - left) < 0.06
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("algd-paper", (0.75, 0.80, 0.68)), ("algd-code", (0.37, 0.27, 0.17))],
+)
+def test_other_samplers_are_as_far_off_as_measured(name, expected):
+    for beta, value in zip((0.1, 0.3, 1.0), expected, strict=True):
+        samples = sample_two_well(preset(name), beta, 200_000)
+        assert total_variation(samples, beta) == pytest.approx(value, abs=0.015)
