@@ -13,9 +13,10 @@ from gymnasium.vector import AutoresetMode
 from algd.envs.safety_gym import TASK_NAMES, register
 from algd.envs.safety_gym.env import SafetyGymEnv, SafetyGymVectorEnv
 from algd.envs.safety_gym.layout import Layout, draw_layout
-from algd.envs.safety_gym.lidar import pseudo_lidar
+from algd.envs.safety_gym.lidar import lidar_cells, pseudo_lidar
 from algd.envs.safety_gym.scene import compile_scene, place
 from algd.envs.safety_gym.tasks import TASKS
+from algd.envs.safety_gym.world import rotation_matrices
 from algd.types import Budget
 
 register()
@@ -326,7 +327,7 @@ def test_lidar_by_hand():
     turned = np.array([[[0.0, 1.0, 0.0], [-1.0, 0.0, 0.0]]])
     # One metre behind x (to the robot's left, bin 4), and one beyond the range.
     places = np.array([[[0.0, 1.0], [1.0, 4.5]]])
-    near, far = pseudo_lidar(robot, turned, places, np.array([0, 1]))[0]
+    near, far = pseudo_lidar(robot, turned, places, lidar_cells([1, 1], 1))[:, 0]
     expected = np.zeros(16)
     expected[[3, 4]] = 2.0 / 3.0
     np.testing.assert_allclose(near, expected, atol=1e-12)
@@ -335,8 +336,33 @@ def test_lidar_by_hand():
     angle = (0.25 + 2) * 2 * np.pi / 16
     place_ = np.array([[[1.5 * np.cos(angle), 1.5 * np.sin(angle)]]])
     upright = np.array([[[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]])
-    reading = pseudo_lidar(np.zeros((1, 3)), upright, place_, np.array([0]))[0, 0]
+    reading = pseudo_lidar(np.zeros((1, 3)), upright, place_, lidar_cells([1], 1))[0, 0]
     np.testing.assert_allclose(reading[[1, 2, 3]], [0.375, 0.5, 0.125], atol=1e-12)
+
+
+def test_each_bin_shows_the_largest_reading_of_its_group_in_its_own_copy():
+    rng = np.random.default_rng(0)
+    robot = np.concatenate([rng.uniform(-1, 1, (3, 2)), np.zeros((3, 1))], axis=1)
+    angle = rng.uniform(0, 2 * np.pi, 3)
+    cos, sin, zero = np.cos(angle), np.sin(angle), np.zeros(3)
+    axes = np.stack([np.stack([cos, sin, zero], 1), np.stack([-sin, cos, zero], 1)], axis=1)
+    places = rng.uniform(-2, 2, (3, 7, 2))
+    readings = pseudo_lidar(robot, axes, places, lidar_cells([4, 1, 2], 3))
+    assert readings.shape == (3, 3, 16)
+    alone = np.stack(
+        [pseudo_lidar(robot, axes, places[:, [k]], lidar_cells([1], 3))[0] for k in range(7)]
+    )
+    for group, rows in enumerate((alone[:4], alone[4:5], alone[5:])):
+        np.testing.assert_array_equal(readings[group], rows.max(axis=0))
+
+
+def test_rotation_matrices_are_mujocos():
+    quaternions = np.random.default_rng(0).normal(size=(5, 4))
+    quaternions /= np.linalg.norm(quaternions, axis=1, keepdims=True)
+    for quaternion, matrix in zip(quaternions, rotation_matrices(quaternions), strict=True):
+        expected = np.empty(9)
+        mujoco.mju_quat2Mat(expected, quaternion)
+        np.testing.assert_allclose(matrix, expected, atol=1e-15)
 
 
 @pytest.mark.parametrize("form", ["single", "vector"])

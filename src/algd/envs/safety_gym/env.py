@@ -268,6 +268,9 @@ def step_infos(env: SafetyGymEnv | SafetyGymVectorEnv, outcome: Outcome) -> dict
     infos: dict[str, np.ndarray] = {
         f"cost_{part}": outcome.costs[:, i] for i, part in enumerate(task.parts)
     }
+    if task.goal == "button":
+        # The engine reports this part also where there are no gremlins.
+        infos.setdefault("cost_gremlins", np.zeros(len(outcome.reward)))
     if env.cost_parts:
         infos["cost"], infos["margin"] = outcome.costs, outcome.margins
     else:

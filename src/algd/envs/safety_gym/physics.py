@@ -15,7 +15,7 @@ from mujoco.rollout import Rollout
 
 from algd.envs.safety_gym.layout import Layout
 from algd.envs.safety_gym.scene import place
-from algd.envs.safety_gym.tasks import GREMLIN_TRAVEL, SUBSTEPS, Task
+from algd.envs.safety_gym.tasks import GREMLIN_HALF_SIZE, GREMLIN_TRAVEL, SUBSTEPS, Task
 
 _PHYSICS = mujoco.mjtState.mjSTATE_FULLPHYSICS.value
 _EVERYTHING = mujoco.mjtState.mjSTATE_INTEGRATION.value
@@ -63,6 +63,9 @@ class Physics:
         self._clock = int(model.sensor("clock").adr[0])
         self._before = np.empty((copies, 1, mujoco.mj_stateSize(model, _PHYSICS)))
         self._controls = np.zeros((copies, 1, SUBSTEPS, mujoco.mj_stateSize(model, _CONTROL)))
+        self._guides = self._controls[:, 0, :, 2:].reshape(copies, SUBSTEPS, model.nmocap, 3)
+        self._guides[..., 2] = GREMLIN_HALF_SIZE
+        self._ticks = np.full((copies, SUBSTEPS), task.robot.timestep)
         self._failed = np.zeros(copies, bool)
         self._rollout = Rollout(nthread=0)
         edges = np.linspace(0, copies, threads + 1).astype(int).tolist()
@@ -94,13 +97,14 @@ class Physics:
         """Advance all copies by one environment step; say which of them left the finite world."""
         start = self.time
         self._controls[:, 0, :, :2] = controls[:, None]
-        if self.data[0].mocap_pos.size:
+        if self._guides.size:
             # Summed one by one, as the simulator does, so that the last bit is the same.
-            steps = np.full((len(start), SUBSTEPS), self.task.robot.timestep)
-            steps[:, 0] = start
-            self._controls[:, 0, :, 2:] = gremlin_guides(
-                np.cumsum(steps, axis=1), len(self.data[0].mocap_pos)
-            )
+            self._ticks[:, 0] = start
+            time = np.cumsum(self._ticks, axis=1)[..., None]
+            # All guides are on one circle about the origin, once in 2 pi seconds. Each gremlin is
+            # welded to its guide with the offset it had at reset, hence circles there.
+            self._guides[..., 0] = GREMLIN_TRAVEL * np.sin(time)
+            self._guides[..., 1] = GREMLIN_TRAVEL * np.cos(time)
         expected = start + (SUBSTEPS - 0.5) * self.task.robot.timestep
         self._failed[:] = False
         waiting: list[Future[None]] = []
@@ -148,17 +152,3 @@ class Physics:
             mujoco.mj_setState(model, data, row, _EVERYTHING)
             mujoco.mj_forward(model, data)
         np.concatenate(self._sensors, out=self.sensed)
-
-
-def gremlin_guides(
-    time: Float[np.ndarray, "copies substeps"], gremlins: int
-) -> Float[np.ndarray, "copies substeps coordinates"]:
-    """Where the guides of all gremlins are: on one circle about the origin, once in 2 pi seconds.
-
-    Each gremlin is welded to its guide with the offset it had at reset, hence circles there.
-    """
-    guide = np.empty((*time.shape, gremlins, 3))
-    guide[..., 0] = (GREMLIN_TRAVEL * np.sin(time))[..., None]
-    guide[..., 1] = (GREMLIN_TRAVEL * np.cos(time))[..., None]
-    guide[..., 2] = 0.1
-    return guide.reshape(*time.shape, -1)

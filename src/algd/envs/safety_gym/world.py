@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 
 from algd.envs.adapters import generator_state, restored_generator
 from algd.envs.safety_gym.layout import Layout, draw_layout, members, redraw
-from algd.envs.safety_gym.lidar import BINS, pseudo_lidar
+from algd.envs.safety_gym.lidar import BINS, lidar_cells, pseudo_lidar
 from algd.envs.safety_gym.physics import Physics
 from algd.envs.safety_gym.scene import FREE_KINDS, compile_scene
 from algd.envs.safety_gym.tasks import (
@@ -87,7 +87,8 @@ class World:
         starts = np.concatenate([[0], np.cumsum(counts)])
         self.rows = {k: slice(a, a + n) for k, a, n in zip(kinds, starts, counts, strict=False)}
         self.lidar_kinds = kinds
-        self.group_starts = starts[:-1]
+        self._group_starts = starts[:-1]
+        self._cells = lidar_cells(counts, copies)
         self.components, self._columns = self._order_observation()
         self._copies = np.arange(copies)
         self._moving_rows = next((self.rows[k] for k in FREE_KINDS if k in kinds), slice(0, 0))
@@ -211,10 +212,10 @@ class World:
     def observe(self) -> Float[np.ndarray, "copies obs"]:
         """What the policies see now."""
         sensed = self.physics.sensed
-        lidar = pseudo_lidar(self.robot, self._axes, self.places, self.group_starts)
+        lidar = pseudo_lidar(self.robot, self._axes, self.places, self._cells)
         if self.task.goal == "button":
-            lidar[self.timer > 0, self.lidar_kinds.index("button")] = 0.0
-        parts = [sensed[:, self._direct], lidar.reshape(len(lidar), -1)]
+            lidar[self.lidar_kinds.index("button"), self.timer > 0] = 0.0
+        parts = [sensed[:, self._direct], *lidar]
         if self._caster is not None:
             parts.append(rotation_matrices(sensed[:, self._caster]))
         return np.concatenate(parts, axis=1).take(self._columns, axis=1)
@@ -263,7 +264,7 @@ class World:
             away[self._copies, buttons.start + self.goal_button] = np.inf
             touched[self._copies, self.goal_button] = False
             touched[:, : buttons.stop - buttons.start] &= (self.timer == 0)[:, None]
-        nearest = np.minimum.reduceat(away, self.group_starts, axis=1)[:, self._part_groups]
+        nearest = np.minimum.reduceat(away, self._group_starts, axis=1)[:, self._part_groups]
         margins = self._part_radii - nearest
         costs = np.empty_like(margins)
         costs[:, 0] = margins[:, 0] > 0.0
@@ -398,16 +399,26 @@ def lengths(vectors: Float[np.ndarray, "*batch n"]) -> Float[np.ndarray, "*batch
     return np.sqrt(squares)
 
 
+def _rotation_terms() -> Float[np.ndarray, "products entries"]:
+    """How the products p q of a quaternion's entries (w, x, y, z) add up to a rotation matrix."""
+    terms = np.zeros((4, 4, 9))
+    diagonal = [(1, 1, 1), (1, -1, -1), (-1, 1, -1), (-1, -1, 1)]
+    terms[range(4), range(4), 0::4] = diagonal
+    # Entry (i, j) beside the diagonal is 2 (i j - w k) or 2 (i j + w k).
+    for i, j, k in ((1, 2, 3), (2, 3, 1), (3, 1, 2)):
+        upper, lower = 3 * (i - 1) + j - 1, 3 * (j - 1) + i - 1
+        terms[i, j, [upper, lower]] = 2.0
+        terms[0, k, [upper, lower]] = -2.0, 2.0
+    return terms.reshape(16, 9)
+
+
+ROTATION_TERMS = _rotation_terms()
+
+
 def rotation_matrices(quaternions: Float[np.ndarray, "n 4"]) -> Float[np.ndarray, "n 9"]:
     """The rotation matrices of unit quaternions, row by row."""
-    w, x, y, z = quaternions.T
-    ww, xx, yy, zz = w * w, x * x, y * y, z * z
-    rows = (
-        *(ww + xx - yy - zz, 2 * (x * y - w * z), 2 * (x * z + w * y)),
-        *(2 * (x * y + w * z), ww - xx + yy - zz, 2 * (y * z - w * x)),
-        *(2 * (x * z - w * y), 2 * (y * z + w * x), ww - xx - yy + zz),
-    )
-    return np.stack(rows, axis=1)
+    products = quaternions[:, :, None] * quaternions[:, None, :]
+    return products.reshape(-1, 16) @ ROTATION_TERMS
 
 
 def _generator_words(generator: np.random.RandomState) -> tuple[np.ndarray, int]:
