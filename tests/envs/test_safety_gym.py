@@ -17,6 +17,7 @@ from algd.envs.safety_gym.lidar import lidar_cells, pseudo_lidar
 from algd.envs.safety_gym.scene import compile_scene, place
 from algd.envs.safety_gym.tasks import TASKS
 from algd.envs.safety_gym.world import rotation_matrices
+from algd.experiments.bench_env import bench_env
 from algd.types import Budget
 
 register()
@@ -493,3 +494,14 @@ def test_a_cost_shows_in_the_picture():
     assert frames is not None
     assert len(frames) == 2
     assert (frames[0][0, 0] != quiet).any()
+
+
+def test_speed_is_reported_for_each_environment_and_number_of_copies():
+    ids = ("algd/PointButton2-v0", "algd/PointButton1Random-v0")
+    rows = bench_env(seconds=0.02, env_ids=ids, copies=(1, 2))
+    assert [(row["env"], row["copies"]) for row in rows] == [(i, n) for i in ids for n in (1, 2)]
+    for row in rows:
+        assert row["steps_per_second"] > 10
+        assert row["physics_steps_per_second"] > 10
+        assert row["ratio"] > 0
+        assert row["threads"] == 1

@@ -35,7 +35,7 @@ COLOR = {
 
 @dataclass(frozen=True)
 class Task:
-    """One task as numbers. ``groups`` hold the paper's places, ``scattered`` random ones."""
+    """One task as numbers; ``fixed`` and ``random`` are the placement rules of the two layouts."""
 
     name: str
     robot: Robot

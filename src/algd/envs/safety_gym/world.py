@@ -207,7 +207,8 @@ class World:
             margins[diverged] = np.minimum(margins[diverged], 0.0)
             truncated &= ~diverged
         self.last_costs = costs.copy()
-        return Outcome(obs, reward, costs, margins, goal_met, diverged, diverged, truncated)
+        terminated = diverged.copy()
+        return Outcome(obs, reward, costs, margins, goal_met, diverged, terminated, truncated)
 
     def observe(self) -> Float[np.ndarray, "copies obs"]:
         """What the policies see now."""
