@@ -6,6 +6,24 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from algd.networks import Activation, CriticEnsemble
+from algd.types import Transition
+
+
+def bootstrap_mask(
+    batch: Transition,
+    masked: bool = True,
+    goal_is_terminal: bool = False,
+    timeout_is_terminal: bool = False,
+) -> Float[Array, "*batch"]:
+    """0 where the future ends with this step, 1 elsewhere; 1 everywhere if not `masked`."""
+    ends = batch.terminated
+    if goal_is_terminal:
+        ends = ends | batch.goal_met
+    if timeout_is_terminal:
+        ends = ends | batch.truncated
+    return 1.0 - ends.astype(batch.reward.dtype) if masked else jnp.ones_like(batch.reward)
+
 
 def td_target(
     signal: Float[Array, "*batch"],
@@ -15,6 +33,66 @@ def td_target(
 ) -> Float[Array, "*batch"]:
     r"""$y = r + \gamma\, m\, V(s')$, with the mask m = 0 where the future ends."""
     return signal + discount * bootstrap * next_value
+
+
+def cost_targets(
+    cost: Float[Array, "batch constraints"],
+    bootstrap: Float[Array, " batch"],
+    discount: float,
+    next_qc: Float[Array, "members batch constraints"],
+) -> Float[Array, "members batch constraints"]:
+    r"""$y_i = c + \gamma_c\, m\, Q'_{c,i}(s', a')$, one target for each member."""
+    return td_target(
+        jnp.broadcast_to(cost, next_qc.shape),
+        jnp.broadcast_to(bootstrap[:, None], next_qc.shape),
+        discount,
+        next_qc,
+    )
+
+
+def double_critic_loss(
+    q: CriticEnsemble, batch: Transition, target: Float[Array, " batch"], activation: Activation
+) -> tuple[tuple[Float[Array, ""], Float[Array, "members batch"]], CriticEnsemble]:
+    r"""$\sum_j \mathrm{mean} (Q_j - y)^2$ and the values Q_j, with the loss's gradient."""
+
+    def loss(q: CriticEnsemble) -> tuple[Array, Array]:
+        values = q(batch.obs, batch.action, activation)[..., 0]
+        return jnp.sum(squared_error(values, jnp.broadcast_to(target, values.shape))), values
+
+    return jax.value_and_grad(loss, has_aux=True)(q)
+
+
+def ensemble_loss(
+    qc: CriticEnsemble,
+    batch: Transition,
+    targets: Float[Array, "members batch outputs"],
+    activation: Activation,
+) -> tuple[tuple[Float[Array, ""], Float[Array, "members batch outputs"]], CriticEnsemble]:
+    r"""$\mathrm{mean}_i\,\mathrm{mean} (Q_{c,i} - y_i)^2$ and the values, with the gradient.
+
+    Summed over constraints, so that a second budget does not slow the first one's critic.
+    """
+
+    def loss(qc: CriticEnsemble) -> tuple[Array, Array]:
+        values = qc(batch.obs, batch.action, activation)
+        return jnp.mean(squared_error(values, targets)) * values.shape[-1], values
+
+    return jax.value_and_grad(loss, has_aux=True)(qc)
+
+
+def reachability_target(
+    margin: Float[Array, "*batch"],
+    bootstrap: Float[Array, "*batch"],
+    discount: float | Float[Array, ""],
+    next_qh: Float[Array, "*batch"],
+) -> Float[Array, "*batch"]:
+    r"""$y = (1 - \gamma_h) h_s + \gamma_h \max(h_s, Q_h(s', a'))$; $h_s$ where the future ends.
+
+    A contraction by the factor $\gamma_h$; for $\gamma_h \to 1$ its fixed point is the largest
+    margin ahead.
+    """
+    ahead = (1.0 - discount) * margin + discount * jnp.maximum(margin, next_qh)
+    return jnp.where(bootstrap > 0.0, ahead, margin)
 
 
 def clipped_value(qs: Float[Array, "members *batch"]) -> Float[Array, "*batch"]:

@@ -1,4 +1,4 @@
-"""How the multiplier follows the violation: projected ascent, Adam in log space, PID.
+"""How the multiplier follows the violation: projected ascent, Adam, Adam in log space, PID.
 
 Each rule is its settings, with a pure `init` and `step`; `state.lam` is the multiplier.
 """
@@ -12,8 +12,18 @@ from jaxtyping import Array, Float
 
 from algd.networks import descend, init_moments
 
-DualName = Literal["projected", "log-adam", "pid"]
+DualName = Literal["projected", "adam", "log-adam", "pid"]
 PerConstraint = Float[Array, " constraints"]
+
+
+def hinged_multiplier(
+    lam: PerConstraint, violation: PerConstraint, rho: float
+) -> PerConstraint:
+    r"""$[\lambda + \rho\, e]_+$: how strongly the augmented Lagrangian weighs the cost.
+
+    CAL's $\lambda - \min(\lambda, -\rho e)$ is the same number.
+    """
+    return jnp.maximum(lam + rho * violation, 0.0)
 
 
 class ProjectedState(eqx.Module):
@@ -35,6 +45,29 @@ class ProjectedAscent:
     def step(self, state: ProjectedState, violation: PerConstraint) -> ProjectedState:
         """One step of projected gradient ascent."""
         return ProjectedState(jnp.maximum(state.lam + self.rate * violation, 0.0))
+
+
+class AdamState(eqx.Module):
+    """The multiplier itself and Adam's moments."""
+
+    lam: PerConstraint
+    moments: tuple
+
+
+@dataclass(frozen=True)
+class ProjectedAdam:
+    r"""Adam on $\lambda$ for the loss $-\lambda\, e$, then $[\cdot]_+$."""
+
+    rate: float
+
+    def init(self, lam: PerConstraint) -> AdamState:
+        """Start at `lam`."""
+        return AdamState(lam, init_moments(lam))
+
+    def step(self, state: AdamState, violation: PerConstraint) -> AdamState:
+        """One Adam step; d(-lam e)/d lam = -e."""
+        lam, moments = descend(state.lam, -violation, state.moments, self.rate)
+        return AdamState(jnp.maximum(lam, 0.0), moments)
 
 
 class LogAdamState(eqx.Module):
@@ -101,14 +134,59 @@ class PID:
         return PIDState(jnp.maximum(lam, 0.0), integral, violation)
 
 
-Dual = ProjectedAscent | LogAdam | PID
-DualState = ProjectedState | LogAdamState | PIDState
+class SmoothedPIDState(eqx.Module):
+    """The multiplier, the integral, the smoothed error, the last smoothed costs, oldest first."""
+
+    lam: PerConstraint
+    integral: PerConstraint
+    error: PerConstraint
+    costs: Float[Array, "delay constraints"]
+
+
+@dataclass(frozen=True)
+class SmoothedPID:
+    r"""PID on the cost of episodes, smoothed and with a delayed derivative (CPPOPID).
+
+    $\lambda = [K_P \bar e + I + K_D [\bar J - \bar J_{delay}]_+]_+$ with
+    $I \leftarrow [I + K_I e]_+$ and exponential means $\bar e$, $\bar J$ of error and cost.
+    """
+
+    proportional: float
+    integral: float
+    derivative: float
+    delay: int
+    smoothing: float
+    """Weight of the past in the exponential means."""
+
+    def init(self, lam: PerConstraint) -> SmoothedPIDState:
+        """Start with the integral that gives `lam` at zero error."""
+        zeros = jnp.zeros_like(lam)
+        return SmoothedPIDState(lam, lam, zeros, jnp.zeros((self.delay, *lam.shape), lam.dtype))
+
+    def step(
+        self, state: SmoothedPIDState, cost: PerConstraint, limit: PerConstraint
+    ) -> SmoothedPIDState:
+        """Feed in the mean cost of episodes."""
+        violation = cost - limit
+        integral = jnp.maximum(state.integral + self.integral * violation, 0.0)
+        error = self.smoothing * state.error + (1.0 - self.smoothing) * violation
+        smoothed = self.smoothing * state.costs[-1] + (1.0 - self.smoothing) * cost
+        rise = jnp.maximum(smoothed - state.costs[0], 0.0)
+        lam = self.proportional * error + integral + self.derivative * rise
+        costs = jnp.concatenate([state.costs[1:], smoothed[None]])
+        return SmoothedPIDState(jnp.maximum(lam, 0.0), integral, error, costs)
+
+
+Dual = ProjectedAscent | ProjectedAdam | LogAdam | PID
+DualState = ProjectedState | AdamState | LogAdamState | PIDState
 
 
 def dual_rule(name: DualName, rate: float, pid: tuple[float, float, float]) -> Dual:
-    """The rule of that name: `rate` serves the first two, the gains `pid` the third."""
+    """The rule of that name: the gains `pid` serve the PID rule, `rate` all others."""
     if name == "projected":
         return ProjectedAscent(rate)
+    if name == "adam":
+        return ProjectedAdam(rate)
     if name == "log-adam":
         return LogAdam(rate)
     return PID(*pid)

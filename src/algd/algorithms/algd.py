@@ -6,14 +6,23 @@ each preset chooses is in docs/differences.md.
 """
 
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from algd.critics import clipped_value, pessimistic_cost, polyak, squared_error, td_target
+from algd.critics import (
+    bootstrap_mask,
+    clipped_value,
+    cost_targets,
+    double_critic_loss,
+    ensemble_loss,
+    pessimistic_cost,
+    polyak,
+    td_target,
+)
 from algd.diffusion import geometric_schedule, monte_carlo_score, noise_scales, reverse_chain
 from algd.duals import DualName, DualState, dual_rule
 from algd.energies import augmented_lagrangian, lagrangian
@@ -23,6 +32,7 @@ from algd.networks import (
     descend,
     half_fan_in_normal,
     init_moments,
+    silu,
     xavier_uniform,
 )
 from algd.types import Assessment, EnvSpec, Metrics, Mode, Transition
@@ -101,7 +111,7 @@ class ALGD:
 
     energy_weight: float = 1.0
     """Weight of mean L(s, a_0), differentiated through the whole chain."""
-    score_weight: float = 0.1
+    score_weight: float = 0.001
     """Weight of the score-matching loss."""
     score_points: Literal["chain", "after-step", "forward"] = "chain"
     """Where the score is fitted: at the chain's latent of level tau, at the latent after step tau
@@ -115,10 +125,13 @@ class ALGD:
 
     cost_ensemble: int = 4
     """M, members of the cost ensemble."""
-    cost_spread: float = 1.0
+    cost_spread: float = 0.5
     """The cost estimate in L and in the dual step is mean + spread * std over the ensemble."""
     cost_target: Literal["own", "mean"] = "own"
     """Each member bootstraps from its own target copy, or all from the mean of the copies."""
+    cost_floor: bool = True
+    """Cut bootstrapped costs at zero: costs are not negative, but a policy that seeks low
+    estimates finds negative ones and they feed themselves."""
     mask_reward: bool = True
     """Whether a terminal step cuts the bootstrap of the return."""
     mask_cost: bool = True
@@ -129,9 +142,9 @@ class ALGD:
     """Treat the time limit as terminal (authors' program on the velocity tasks)."""
 
     dual: DualName = "log-adam"
-    """Rule of the multiplier: projected ascent (paper), Adam on its logarithm, or PID."""
+    """Rule of the multiplier: projected ascent (paper), Adam, Adam on its logarithm, or PID."""
     dual_rate: float = 1e-3
-    """Step size of the first two rules."""
+    """Step size of all rules but PID."""
     pid: tuple[float, float, float] = (0.05, 0.0005, 0.1)
     """Gains of the PID rule: proportional, integral, derivative."""
     initial_lam: float = 0.6931
@@ -141,7 +154,7 @@ class ALGD:
 
     critic_rate: float = 1e-3
     """Adam step size of the critics."""
-    score_rate: float = 3e-4
+    score_rate: float = 1e-3
     """Adam step size of the score network."""
     polyak: float = 0.02
     """Rate at which target critics follow."""
@@ -154,7 +167,7 @@ class ALGD:
     embedding: int = 16
     """Width of the step embedding."""
 
-    batch_size: int = 256
+    batch_size: int = 128
     """Transitions per gradient round."""
     replay_size: int = 1_000_000
     """Transitions kept."""
@@ -194,7 +207,7 @@ class ALGD:
             score_moments=init_moments(score),
             q_moments=init_moments(q),
             qc_moments=init_moments(qc),
-            dual=self._dual.init(jnp.full(limit.shape, self.initial_lam)),
+            dual=self._dual.init(jnp.full_like(limit, self.initial_lam)),
             limit=limit,
             low=jnp.asarray(spec.action_low, jnp.float32),
             high=jnp.asarray(spec.action_high, jnp.float32),
@@ -219,7 +232,7 @@ class ALGD:
     ) -> Assessment:
         """The double critic's value; mean and spread of the cost ensemble."""
         q = state.q(obs[None], action[None], jax.nn.relu)[:, 0, 0]
-        qcs = state.qc(obs[None], action[None], jax.nn.silu)[:, 0]
+        qcs = state.qc(obs[None], action[None], silu)[:, 0]
         mean = pessimistic_cost(qcs, 0.0)
         return Assessment(clipped_value(q), mean, pessimistic_cost(qcs, 1.0) - mean)
 
@@ -236,8 +249,22 @@ class ALGD:
             state.score, batch.next_obs, draws.next_start, draws.next_noise, state
         )
         next_action = self.squash(next_chain[-1], state)
-        (q_loss, q), q_grads = self._reward_critic_loss(state, batch, next_action)
-        (qc_loss, _), qc_grads = self._cost_critic_loss(state, batch, next_action)
+        keep = bootstrap_mask(
+            batch, self.mask_reward, self.goal_is_terminal, self.timeout_is_terminal
+        )
+        next_q = clipped_value(state.target_q(batch.next_obs, next_action, jax.nn.relu)[..., 0])
+        target = td_target(batch.reward, keep, self.discount, next_q)
+        (q_loss, q), q_grads = double_critic_loss(state.q, batch, target, jax.nn.relu)
+        cost_keep = bootstrap_mask(
+            batch, self.mask_cost, timeout_is_terminal=self.timeout_is_terminal
+        )
+        next_qc = state.target_qc(batch.next_obs, next_action, silu)
+        if self.cost_target == "mean":
+            next_qc = jnp.broadcast_to(jnp.mean(next_qc, axis=0), next_qc.shape)
+        if self.cost_floor:
+            next_qc = jnp.maximum(next_qc, 0.0)
+        targets = cost_targets(batch.cost, cost_keep, self.cost_discount, next_qc)
+        (qc_loss, _), qc_grads = ensemble_loss(state.qc, batch, targets, silu)
         q_params, q_moments = descend(state.q, q_grads, state.q_moments, self.critic_rate)
         qc_params, qc_moments = descend(state.qc, qc_grads, state.qc_moments, self.critic_rate)
         state = replace(
@@ -407,47 +434,7 @@ class ALGD:
         schedule = geometric_schedule(self.sigma_min, self.sigma_max, self.denoise_steps)
         return jnp.asarray(schedule.sigmas, like.dtype)[tau][:, None]
 
-    # --- critics and energies -----------------------------------------------------------------
-
-    def _reward_critic_loss(self, state: State, batch: Transition, next_action: Array):
-        """Double Q with the clipped target: loss, predictions, and gradients."""
-        ends = batch.terminated
-        if self.goal_is_terminal:
-            ends = ends | batch.goal_met
-        if self.timeout_is_terminal:
-            ends = ends | batch.truncated
-        keep = _keep(ends, self.mask_reward, batch.reward)
-        next_q = clipped_value(state.target_q(batch.next_obs, next_action, jax.nn.relu)[..., 0])
-        target = td_target(batch.reward, keep, self.discount, next_q)
-
-        def loss(q: CriticEnsemble) -> tuple[Array, Array]:
-            values = q(batch.obs, batch.action, jax.nn.relu)[..., 0]
-            return jnp.sum(squared_error(values, jnp.broadcast_to(target, values.shape))), values
-
-        return jax.value_and_grad(loss, has_aux=True)(state.q)
-
-    def _cost_critic_loss(self, state: State, batch: Transition, next_action: Array):
-        """The cost ensemble: loss, predictions, and gradients."""
-        ends = batch.terminated
-        if self.timeout_is_terminal:
-            ends = ends | batch.truncated
-        keep = _keep(ends, self.mask_cost, batch.reward)
-        next_qc = state.target_qc(batch.next_obs, next_action, jax.nn.silu)
-        if self.cost_target == "mean":
-            next_qc = jnp.broadcast_to(jnp.mean(next_qc, axis=0), next_qc.shape)
-        target = td_target(
-            jnp.broadcast_to(batch.cost, next_qc.shape),
-            jnp.broadcast_to(keep[:, None], next_qc.shape),
-            self.cost_discount,
-            next_qc,
-        )
-
-        def loss(qc: CriticEnsemble) -> tuple[Array, Array]:
-            values = qc(batch.obs, batch.action, jax.nn.silu)
-            # Sum over constraints, so that a second budget does not slow the first one's critic.
-            return jnp.mean(squared_error(values, target)) * values.shape[-1], values
-
-        return jax.value_and_grad(loss, has_aux=True)(state.qc)
+    # --- energies ----------------------------------------------------------------------------
 
     def _energy(
         self,
@@ -476,7 +463,7 @@ class ALGD:
 
         def total(actions: Float[Array, "batch points action"]) -> tuple[Array, tuple]:
             q = clipped_value(state.q.values(q_half, actions, jax.nn.relu)[..., 0])
-            qcs = state.qc.values(qc_half, actions, jax.nn.silu)
+            qcs = state.qc.values(qc_half, actions, silu)
             qc = pessimistic_cost(qcs, self.cost_spread)
             by_point = jax.vmap(jax.vmap(self._energy, (0, 0, None, None)), (0, 0, None, None))
             energies = by_point(q, qc, lam, state.limit)
@@ -487,14 +474,14 @@ class ALGD:
         grads, (energies, qc) = jax.grad(total, has_aux=True)(points)
         if self.dual_actions == "policy":
             return energies, grads, qc[:, 0]
-        replayed = state.qc.values(qc_half, batch.action[:, None], jax.nn.silu)[:, :, 0]
+        replayed = state.qc.values(qc_half, batch.action[:, None], silu)[:, :, 0]
         return energies, grads, pessimistic_cost(replayed, self.cost_spread)
 
     @property
-    def _dual(self):
+    def _dual(self) -> Any:
         return dual_rule(self.dual, self.dual_rate, self.pid)
 
-    def draw(self, action_shape: tuple[int, int], key: PRNGKeyArray) -> Draws:
+    def draw(self, action_shape: tuple[int, ...], key: PRNGKeyArray) -> Draws:
         """The random numbers of one update."""
         batch, size = action_shape
         keys = jax.random.split(key, 7)
@@ -518,13 +505,11 @@ def _centre(box: State) -> Float[Array, " action"]:
     return (box.high + box.low) / 2.0
 
 
-def _keep(ends: Array, masked: bool, like: Array) -> Array:
-    """1 where the bootstrap is kept."""
-    return 1.0 - ends.astype(like.dtype) if masked else jnp.ones_like(like)
-
-
 PAPER = ALGD(
     noise_power=0.0,
+    cost_floor=False,
+    score_rate=3e-4,
+    batch_size=256,
     beta=1.0,
     sigma_min=1e-4,
     sigma_max=1e-1,
@@ -553,6 +538,9 @@ PAPER = ALGD(
 
 AUTHORS = ALGD(
     noise_power=0.0,
+    cost_floor=False,
+    score_rate=3e-4,
+    batch_size=256,
     beta=1.0,
     sigma_min=0.01,
     sigma_max=1.0,

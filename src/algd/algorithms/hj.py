@@ -1,0 +1,417 @@
+"""HJ: reachability-constrained actor-critic (RCRL, ICML 2022), the paper's baseline of that name.
+
+The constraint is statewise: never let the signed constraint function become positive. A critic
+learns the largest value ahead, a network gives each state its own multiplier, and three time
+scales keep them apart: critics every round, policy every 4th, multiplier every 12th.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from algd.critics import (
+    bootstrap_mask,
+    clipped_value,
+    double_critic_loss,
+    ensemble_loss,
+    polyak,
+    reachability_target,
+    td_target,
+)
+from algd.gaussian import Temperature, gaussian_head, tanh_policy, tanh_sample
+from algd.networks import (
+    CriticEnsemble,
+    Linear,
+    clip_norm,
+    decayed,
+    descend,
+    he_normal,
+    init_layers,
+    init_moments,
+    mlp,
+)
+from algd.types import Assessment, EnvSpec, Metrics, Mode, Transition
+
+
+class State(eqx.Module):
+    """Everything that learning changes, and the task's limits and action box."""
+
+    actor: tuple[Linear, ...]
+    multiplier: tuple[Linear, ...]
+    q: CriticEnsemble
+    qh: CriticEnsemble
+    target_q: CriticEnsemble
+    target_qh: CriticEnsemble
+    actor_moments: tuple
+    multiplier_moments: tuple
+    q_moments: tuple
+    qh_moments: tuple
+    temperature: Temperature
+    limit: Float[Array, " constraints"]
+    low: Float[Array, " action"]
+    high: Float[Array, " action"]
+    rounds: Int[Array, ""]
+
+
+class Draws(NamedTuple):
+    """Every random number of one update: the policy's samples at s' and at s."""
+
+    next_noise: Float[Array, "batch action"]
+    noise: Float[Array, "batch action"]
+
+
+@dataclass(frozen=True)
+class HJ:
+    """Reachability-constrained actor-critic.
+
+    The defaults are the preset `hj`; its schedule is that of the preset `algd`. The budgets play
+    no part: the constraint is that the environment's margin is never positive, the largest of
+    them if there are several.
+    """
+
+    sign_only: bool = False
+    """Use +1 where the margin is positive and -1 elsewhere, instead of the margin itself."""
+    margin_scale: float = 1.0
+    """Factor of the constraint function."""
+
+    discount: float = 0.99
+    """Discount of the return."""
+    cost_discount: float = 0.99
+    """Discount of the costs that are reported; it plays no part in learning."""
+    safety_discount: float = 0.99
+    """gamma_h of the self-consistency operator; 1 is the true maximum ahead."""
+    final_safety_discount: float = 0.99
+    """gamma_h at the end of its annealing."""
+    anneal_rounds: int = 0
+    """Gradient rounds in which gamma_h goes linearly from the first to the second; 0: it stays."""
+
+    safety_ensemble: int = 6
+    """M, members of the ensemble whose mean is Q_h."""
+    mask_reward: bool = True
+    """Whether a terminal step cuts the bootstrap of the return."""
+    goal_is_terminal: bool = False
+    """Treat a met goal as terminal for the return although the episode goes on."""
+    timeout_is_terminal: bool = False
+    """Treat the time limit as terminal."""
+
+    multiplier_bound: float = 0.0
+    """If positive, the multiplier is bound / 2 * (1 + tanh), else a softplus without bound."""
+    penalty_range: tuple[float, float] = (-10.0, 100.0)
+    """Q_h is clipped to this in the multiplier's ascent."""
+    penalty_start: int = 0
+    """Gradient rounds before the penalty enters the policy's loss and the multiplier learns."""
+    actor_every: int = 4
+    """Gradient rounds between two steps of policy, temperature and targets."""
+    multiplier_every: int = 12
+    """Gradient rounds between two steps of the multiplier."""
+
+    learn_alpha: bool = True
+    """Whether the entropy's weight is learnt, or stays at its initial value."""
+    initial_alpha: float = 1.0
+    """Weight of the entropy before the first step."""
+    entropy_per_action: float = -1.0
+    """The entropy aimed at, per action coordinate."""
+    log_std_bounds: tuple[float, float] = (-5.0, 1.0)
+    """Bounds of the policy's log-std."""
+
+    critic_rate: float = 1e-3
+    """Adam step size of all critics."""
+    final_critic_rate: float = 1e-3
+    """The same at the end of the decay."""
+    actor_rate: float = 1e-3
+    """Adam step size of the policy."""
+    final_actor_rate: float = 1e-3
+    """The same at the end of the decay."""
+    alpha_rate: float = 1e-3
+    """Adam step size of the entropy weight's logarithm."""
+    final_alpha_rate: float = 1e-3
+    """The same at the end of the decay."""
+    multiplier_rate: float = 3e-4
+    """Adam step size of the multiplier's network."""
+    final_multiplier_rate: float = 3e-4
+    """The same at the end of the decay."""
+    decay_rounds: int = 0
+    """Gradient rounds in which all step sizes go linearly to their last value; 0: they stay."""
+    grad_clip: float = 10.0
+    """Largest gradient norm of policy and critics."""
+    multiplier_grad_clip: float = 3.0
+    """Largest gradient norm of the multiplier's network."""
+    polyak: float = 0.02
+    """Rate at which target critics follow, when the policy steps."""
+    actor_hidden: int = 256
+    """Width of the two hidden layers of policy and multiplier."""
+    critic_hidden: int = 256
+    """Width of the critics' two hidden layers."""
+
+    batch_size: int = 256
+    """Transitions per gradient round."""
+    replay_size: int = 1_000_000
+    """Transitions kept."""
+    prefill: int = 1_000
+    """Environment steps with the untrained policy before the first gradient round; counted."""
+    updates_per_step: float = 1.0
+    """Gradient rounds per environment step."""
+    throttle: int = 0
+    """If positive, skip training while this epoch's rounds exceed throttle * all steps so far; an
+    epoch is one episode length."""
+
+    @property
+    def data(self) -> Literal["replay"]:
+        """Learns from replay."""
+        return "replay"
+
+    def init(self, spec: EnvSpec, key: PRNGKeyArray) -> State:
+        """ELU networks with He-normal weights, targets equal to them."""
+        actor_key, multiplier_key, q_key, qh_key = jax.random.split(key, 4)
+        sizes = (spec.obs_size, spec.action_size)
+        hidden = (self.critic_hidden,) * 2
+
+        def layers(outputs: int, key: PRNGKeyArray) -> tuple[Linear, ...]:
+            widths = (spec.obs_size, self.actor_hidden, self.actor_hidden, outputs)
+            return init_layers(widths, he_normal, key)
+
+        actor = layers(2 * spec.action_size, actor_key)
+        multiplier = layers(1, multiplier_key)
+        q = CriticEnsemble.create(2, *sizes, hidden, 1, he_normal, q_key)
+        qh = CriticEnsemble.create(self.safety_ensemble, *sizes, hidden, 1, he_normal, qh_key)
+        return State(
+            actor=actor,
+            multiplier=multiplier,
+            q=q,
+            qh=qh,
+            target_q=jax.tree.map(jnp.copy, q),
+            target_qh=jax.tree.map(jnp.copy, qh),
+            actor_moments=init_moments(actor),
+            multiplier_moments=init_moments(multiplier),
+            q_moments=init_moments(q),
+            qh_moments=init_moments(qh),
+            temperature=Temperature.create(self.initial_alpha),
+            limit=jnp.asarray(spec.critic_limits(self.cost_discount)),
+            low=jnp.asarray(spec.action_low, jnp.float32),
+            high=jnp.asarray(spec.action_high, jnp.float32),
+            rounds=jnp.zeros((), jnp.int32),
+        )
+
+    def act(
+        self, state: State, obs: Float[Array, " obs"], key: PRNGKeyArray, mode: Mode
+    ) -> tuple[Float[Array, " action"], dict[str, Array]]:
+        """A sample of the squashed Gaussian, or the tanh of its mean."""
+        noise = jax.random.normal(key, state.low.shape)
+        if mode == "deterministic":
+            noise = jnp.zeros_like(noise)
+        gaussian = gaussian_head(state.actor, obs, jax.nn.elu, self.log_std_bounds)
+        return tanh_sample(gaussian, noise, state.low, state.high)[0], {}
+
+    def assess(
+        self, state: State, obs: Float[Array, " obs"], action: Float[Array, " action"]
+    ) -> Assessment:
+        """The double critic's value; Q_h is no discounted cost, so that is not a number."""
+        q = state.q(obs[None], action[None], jax.nn.elu)[:, 0, 0]
+        unknown = jnp.full_like(state.limit, jnp.nan)
+        return Assessment(clipped_value(q), unknown, unknown)
+
+    def update(self, state: State, batch: Transition, key: PRNGKeyArray) -> tuple[State, Metrics]:
+        """One gradient round with fresh random numbers."""
+        return self.update_with(state, batch, self.draw(batch.action.shape, key))
+
+    def update_with(
+        self, state: State, batch: Transition, draws: Draws
+    ) -> tuple[State, Metrics]:
+        """One gradient round with given random numbers."""
+        # Critics, every round: the soft return, and the largest constraint value ahead.
+        next_action, next_log_prob = self._sample(
+            state.actor, batch.next_obs, draws.next_noise, state
+        )
+        next_q = clipped_value(state.target_q(batch.next_obs, next_action, jax.nn.elu)[..., 0])
+        soft = next_q - state.temperature.alpha * next_log_prob
+        keep = bootstrap_mask(
+            batch, self.mask_reward, self.goal_is_terminal, self.timeout_is_terminal
+        )
+        target = td_target(batch.reward, keep, self.discount, soft)
+        (q_loss, q_values), q_grads = double_critic_loss(state.q, batch, target, jax.nn.elu)
+
+        next_qh = state.target_qh(batch.next_obs, next_action, jax.nn.elu)[..., 0]
+        keep = bootstrap_mask(batch, timeout_is_terminal=self.timeout_is_terminal)
+        gamma = self._safety_discount(state.rounds)
+        margin = self.constraint(batch.margin)
+        targets = jax.vmap(lambda following: reachability_target(margin, keep, gamma, following))(
+            next_qh
+        )
+        (qh_loss, qh_values), qh_grads = ensemble_loss(
+            state.qh, batch, targets[..., None], jax.nn.elu
+        )
+
+        rate = decayed(
+            self.critic_rate, self.final_critic_rate, state.rounds, self.decay_rounds
+        )
+        q, q_moments = descend(state.q, clip_norm(q_grads, self.grad_clip), state.q_moments, rate)
+        qh, qh_moments = descend(
+            state.qh, clip_norm(qh_grads, self.grad_clip), state.qh_moments, rate
+        )
+        state = replace(state, q=q, q_moments=q_moments, qh=qh, qh_moments=qh_moments)
+
+        # Policy, temperature and targets on the second time scale, multiplier on the third.
+        state = jax.lax.cond(
+            state.rounds % self.actor_every == 0,
+            lambda s: self._policy_step(s, batch, draws),
+            lambda s: s,
+            state,
+        )
+        state = jax.lax.cond(
+            (state.rounds % self.multiplier_every == 0) & (state.rounds >= self.penalty_start),
+            lambda s: self._multiplier_step(s, batch, draws),
+            lambda s: s,
+            state,
+        )
+        state = replace(state, rounds=state.rounds + 1)
+
+        qh_mean = jnp.mean(qh_values[..., 0], axis=0)
+        per_constraint = jnp.ones_like(state.limit)
+        metrics = {
+            "q_loss": q_loss,
+            "qh_loss": qh_loss,
+            "q_mean": jnp.mean(q_values),
+            "qh_mean": jnp.mean(qh_mean),
+            "infeasible": jnp.mean((qh_mean > 0.0).astype(qh_mean.dtype)),
+            "lam": jnp.mean(self.lam(state.multiplier, batch.obs)) * per_constraint,
+            "violation": jnp.mean(jnp.maximum(qh_mean, 0.0)) * per_constraint,
+            "alpha": state.temperature.alpha,
+        }
+        return state, metrics
+
+    def constraint(self, margin: Float[Array, "*batch constraints"]) -> Float[Array, "*batch"]:
+        """h_s: positive where a constraint is violated."""
+        worst = jnp.max(margin, axis=-1)
+        if self.sign_only:
+            worst = jnp.where(worst > 0.0, jnp.ones_like(worst), -jnp.ones_like(worst))
+        return self.margin_scale * worst
+
+    def lam(
+        self, multiplier: tuple[Linear, ...], obs: Float[Array, "*batch obs"]
+    ) -> Float[Array, "*batch"]:
+        """The multiplier of each state."""
+        output = mlp(multiplier, obs, jax.nn.elu)[..., 0]
+        if self.multiplier_bound:
+            return 0.5 * self.multiplier_bound * (1.0 + jnp.tanh(output))
+        return jax.nn.softplus(output)
+
+    def _policy_step(self, state: State, batch: Transition, draws: Draws) -> State:
+        r"""Descend $\mathrm{mean}[\alpha\log\pi - \min_j Q_j + \lambda_\xi(s)\,Q_h]$."""
+        alpha = state.temperature.alpha
+        active = (state.rounds >= self.penalty_start).astype(batch.reward.dtype)
+        lam = active * self.lam(state.multiplier, batch.obs)
+
+        def loss(actor: tuple[Linear, ...]) -> tuple[Array, Array]:
+            action, log_prob = self._sample(actor, batch.obs, draws.noise, state)
+            q = clipped_value(state.q(batch.obs, action, jax.nn.elu)[..., 0])
+            qh = jnp.mean(state.qh(batch.obs, action, jax.nn.elu)[..., 0], axis=0)
+            return jnp.mean(alpha * log_prob - q + lam * qh), log_prob
+
+        grads, log_prob = jax.grad(loss, has_aux=True)(state.actor)
+        rate = decayed(self.actor_rate, self.final_actor_rate, state.rounds, self.decay_rounds)
+        actor, moments = descend(
+            state.actor, clip_norm(grads, self.grad_clip), state.actor_moments, rate
+        )
+        temperature = state.temperature
+        if self.learn_alpha:
+            target_entropy = self.entropy_per_action * batch.action.shape[-1]
+            rate = decayed(
+                self.alpha_rate, self.final_alpha_rate, state.rounds, self.decay_rounds
+            )
+            temperature = temperature.step(log_prob, target_entropy, rate)
+        return replace(
+            state,
+            actor=actor,
+            actor_moments=moments,
+            temperature=temperature,
+            target_q=polyak(state.target_q, state.q, self.polyak),
+            target_qh=polyak(state.target_qh, state.qh, self.polyak),
+        )
+
+    def _multiplier_step(self, state: State, batch: Transition, draws: Draws) -> State:
+        r"""Ascend $\mathrm{mean}[\lambda_\xi(s)\,\mathrm{clip}(Q_h(s, a_\pi))]$."""
+        action, _ = self._sample(state.actor, batch.obs, draws.noise, state)
+        qh = jnp.mean(state.qh(batch.obs, action, jax.nn.elu)[..., 0], axis=0)
+        penalty = jnp.clip(qh, *self.penalty_range)
+        grads = jax.grad(lambda xi: -jnp.mean(self.lam(xi, batch.obs) * penalty))(state.multiplier)
+        rate = decayed(
+            self.multiplier_rate, self.final_multiplier_rate, state.rounds, self.decay_rounds
+        )
+        multiplier, moments = descend(
+            state.multiplier,
+            clip_norm(grads, self.multiplier_grad_clip),
+            state.multiplier_moments,
+            rate,
+        )
+        return replace(state, multiplier=multiplier, multiplier_moments=moments)
+
+    def _safety_discount(self, rounds: Int[Array, ""]) -> float | Float[Array, ""]:
+        return decayed(
+            self.safety_discount, self.final_safety_discount, rounds, self.anneal_rounds
+        )
+
+    def _sample(
+        self,
+        actor: tuple[Linear, ...],
+        obs: Float[Array, "batch obs"],
+        noise: Float[Array, "batch action"],
+        box: State,
+    ) -> tuple[Float[Array, "batch action"], Float[Array, " batch"]]:
+        """Actions of the policy and their log-densities."""
+        return tanh_policy(
+            actor, obs, noise, (box.low, box.high), jax.nn.elu, self.log_std_bounds
+        )
+
+    def draw(self, action_shape: tuple[int, ...], key: PRNGKeyArray) -> Draws:
+        """The random numbers of one update."""
+        next_key, key = jax.random.split(key)
+        return Draws(
+            next_noise=jax.random.normal(next_key, action_shape),
+            noise=jax.random.normal(key, action_shape),
+        )
+
+
+PAPER = HJ(
+    critic_rate=3e-4,
+    final_critic_rate=3e-4,
+    actor_rate=1e-4,
+    final_actor_rate=1e-4,
+    alpha_rate=3e-4,
+    final_alpha_rate=3e-4,
+    multiplier_rate=1e-5,
+    final_multiplier_rate=1e-5,
+    polyak=0.005,
+    goal_is_terminal=True,
+    prefill=5_000,
+    updates_per_step=10.0,
+    throttle=5,
+)
+"""With the schedule that ALGD's and CAL's authors use on the Safety-Gym tasks."""
+
+RCRL = HJ(
+    sign_only=True,
+    margin_scale=20.0,
+    safety_discount=1.0,
+    final_safety_discount=1.0,
+    safety_ensemble=1,
+    critic_rate=1e-4,
+    final_critic_rate=1e-6,
+    actor_rate=2e-5,
+    final_actor_rate=1e-6,
+    alpha_rate=8e-5,
+    final_alpha_rate=3e-6,
+    multiplier_rate=6e-7,
+    final_multiplier_rate=1e-7,
+    decay_rounds=2_000_000,
+    polyak=0.005,
+    replay_size=500_000,
+    prefill=3_000,
+)
+"""What RCRL's repository uses on its quadrotor; with gamma_h = 1 nothing but a terminal step
+bounds Q_h."""
+
+PRESETS = {"hj": HJ(), "hj-paper": PAPER, "hj-rcrl": RCRL}

@@ -1,0 +1,476 @@
+"""PPO+Lag: proximal policy optimisation under a Lagrangian, as in OmniSafe.
+
+Learns from rollouts. `PPOLag.update_with` is one epoch: multiplier, advantages, then passes over
+the data until the policy has moved far enough.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from algd.advantages import gae
+from algd.duals import AdamState, ProjectedAdam, SmoothedPID, SmoothedPIDState
+from algd.gaussian import Gaussian, entropy, kl_divergence, log_density
+from algd.networks import (
+    Linear,
+    clip_norm,
+    decayed,
+    descend,
+    fan_in_uniform,
+    init_layers,
+    init_moments,
+    mlp,
+)
+from algd.types import Assessment, EnvSpec, Metrics, Mode, Transition
+
+
+class Actor(eqx.Module):
+    """The mean's network, and a log-std that does not depend on the observation."""
+
+    layers: tuple[Linear, ...]
+    log_std: Float[Array, " action"]
+
+    def __call__(self, obs: Float[Array, " obs"]) -> Gaussian:
+        """The distribution of the latent action, whose box is [-1, 1]."""
+        return Gaussian(mlp(self.layers, obs, jnp.tanh), self.log_std)
+
+
+class Networks(eqx.Module):
+    """What gradients change: the policy, the value of the return and those of the costs."""
+
+    actor: Actor
+    v: tuple[Linear, ...]
+    vc: tuple[Linear, ...]
+
+
+class Moments(NamedTuple):
+    """Adam's moments of each of the networks."""
+
+    actor: tuple
+    v: tuple
+    vc: tuple
+
+
+class ObsStatistics(eqx.Module):
+    """Mean and sum of squared deviations of all observations so far."""
+
+    count: Float[Array, ""]
+    mean: Float[Array, " obs"]
+    squares: Float[Array, " obs"]
+
+
+class State(eqx.Module):
+    """Everything that learning changes, and the task's limits and action box.
+
+    `limit` is that of the budgets, in their own unit. `episode_costs` are those of the last
+    episodes in a ring, `episodes` counts all of them.
+    """
+
+    networks: Networks
+    moments: Moments
+    dual: AdamState | SmoothedPIDState
+    obs_statistics: ObsStatistics
+    episode_costs: Float[Array, "window constraints"]
+    episodes: Int[Array, ""]
+    limit: Float[Array, " constraints"]
+    low: Float[Array, " action"]
+    high: Float[Array, " action"]
+    updates: Int[Array, ""]
+
+
+class Draws(NamedTuple):
+    """Every random number of one update: the order of the steps in each pass."""
+
+    order: Int[Array, "passes steps"]
+
+
+class Rows(eqx.Module):
+    """The rollout as the passes need it, one row per step."""
+
+    obs: Float[Array, "steps obs"]
+    latent: Float[Array, "steps action"]
+    log_prob: Float[Array, " steps"]
+    advantage: Float[Array, " steps"]
+    returns: Float[Array, " steps"]
+    cost_returns: Float[Array, "steps constraints"]
+
+
+class Passes(NamedTuple):
+    """Where the passes over the data stand."""
+
+    networks: Networks
+    moments: Moments
+    done: Int[Array, ""]
+    kl: Float[Array, ""]
+    v_loss: Float[Array, ""]
+    vc_loss: Float[Array, ""]
+
+
+@dataclass(frozen=True)
+class PPOLag:
+    """PPO whose advantage is that of the return minus the multiplier times that of the cost."""
+
+    discount: float = 0.99
+    """Discount of the return."""
+    cost_discount: float = 0.99
+    """Discount of the cost."""
+    gae_decay: float = 0.95
+    """Lambda of the return's generalised advantage estimate."""
+    cost_gae_decay: float = 0.95
+    """Lambda of the cost's."""
+
+    dual: Literal["adam", "pid"] = "adam"
+    """Rule of the multiplier: Adam, clamped at zero, or smoothed PID (CPPOPID)."""
+    dual_rate: float = 0.035
+    """Adam step size of the multiplier."""
+    initial_lam: float = 1e-3
+    """The multiplier before the first step."""
+    max_lam: float = 0.0
+    """Upper bound of the multiplier; 0 means none."""
+    episode_window: int = 100
+    """Episodes, counted back from the last, whose mean cost is held against the budget."""
+    pid: tuple[float, float, float] = (0.1, 0.01, 0.01)
+    """Gains of the PID rule: proportional, integral, derivative."""
+    pid_delay: int = 10
+    """Updates between the two costs whose difference is the derivative."""
+    pid_smoothing: float = 0.95
+    """Weight of the past in the PID's exponential means."""
+
+    clip: float = 0.2
+    """The probability ratio is clipped to 1 ± this."""
+    entropy_weight: float = 0.0
+    """Weight of the policy's entropy in its objective."""
+    passes: int = 40
+    """The most passes over one rollout."""
+    minibatch: int = 64
+    """Steps per gradient step; what a pass's shuffle leaves over is left out of it."""
+    target_kl: float = 0.02
+    """No further pass once KL(old || new) exceeds this."""
+    grad_clip: float = 40.0
+    """Largest gradient norm of each network."""
+    critic_decay: float = 1e-3
+    """Weight of the critics' summed squared parameters in their losses."""
+    actor_rate: float = 3e-4
+    """Adam step size of the policy."""
+    critic_rate: float = 3e-4
+    """Adam step size of the values."""
+    decay_updates: int = 0
+    """Updates in which both step sizes go linearly to zero; 0: they stay."""
+
+    obs_clip: float = 5.0
+    """Normalised observations are cut at ± this."""
+    initial_log_std: float = 0.0
+    """The policy's log-std before the first step."""
+    actor_hidden: int = 64
+    """Width of the policy's two hidden layers."""
+    critic_hidden: int = 64
+    """Width of the values' two hidden layers."""
+
+    rollout_steps: int = 20_000
+    """Environment steps per update, over all copies."""
+
+    @property
+    def data(self) -> Literal["rollout"]:
+        """Learns from the steps just collected."""
+        return "rollout"
+
+    def init(self, spec: EnvSpec, key: PRNGKeyArray) -> State:
+        """Fresh networks; observations are not normalised before the first update."""
+        keys = jax.random.split(key, 3)
+        constraints = len(spec.budgets)
+
+        def layers(hidden: int, outputs: int, key: PRNGKeyArray) -> tuple[Linear, ...]:
+            return init_layers((spec.obs_size, hidden, hidden, outputs), fan_in_uniform, key)
+
+        log_std = jnp.full(spec.action_size, self.initial_log_std, float)
+        networks = Networks(
+            actor=Actor(layers(self.actor_hidden, spec.action_size, keys[0]), log_std),
+            v=layers(self.critic_hidden, 1, keys[1]),
+            vc=layers(self.critic_hidden, constraints, keys[2]),
+        )
+        limit = jnp.asarray([b.limit for b in spec.budgets], float)
+        return State(
+            networks=networks,
+            moments=Moments(
+                actor=init_moments(networks.actor),
+                v=init_moments(networks.v),
+                vc=init_moments(networks.vc),
+            ),
+            dual=(self._adam if self.dual == "adam" else self._pid).init(
+                jnp.full_like(limit, self.initial_lam)
+            ),
+            obs_statistics=ObsStatistics(
+                jnp.zeros(()), jnp.zeros(spec.obs_size), jnp.zeros(spec.obs_size)
+            ),
+            episode_costs=jnp.zeros((self.episode_window, constraints)),
+            episodes=jnp.zeros((), jnp.int32),
+            limit=limit,
+            low=jnp.asarray(spec.action_low, jnp.float32),
+            high=jnp.asarray(spec.action_high, jnp.float32),
+            updates=jnp.zeros((), jnp.int32),
+        )
+
+    def act(
+        self, state: State, obs: Float[Array, " obs"], key: PRNGKeyArray, mode: Mode
+    ) -> tuple[Float[Array, " action"], dict[str, Array]]:
+        """The latent action cut to its box; the update wants the latent and its log-density."""
+        gaussian = state.networks.actor(self._normalised(obs, state.obs_statistics))
+        latent = gaussian.mean
+        if mode == "sampled":
+            noise = jax.random.normal(key, latent.shape)
+            latent = latent + jnp.exp(gaussian.log_std) * noise
+        half_width, centre = (state.high - state.low) / 2.0, (state.high + state.low) / 2.0
+        action = jnp.clip(latent, -1.0, 1.0) * half_width + centre
+        return action, {"latent": latent, "log_prob": log_density(gaussian, latent)}
+
+    def assess(
+        self, state: State, obs: Float[Array, " obs"], action: Float[Array, " action"]
+    ) -> Assessment:
+        """The values of the observation, whatever the action; one network has no spread."""
+        normalised = self._normalised(obs, state.obs_statistics)
+        cost = mlp(state.networks.vc, normalised, jnp.tanh)
+        value = mlp(state.networks.v, normalised, jnp.tanh)[0]
+        return Assessment(value, cost, jnp.zeros_like(cost))
+
+    def update(self, state: State, batch: Transition, key: PRNGKeyArray) -> tuple[State, Metrics]:
+        """One epoch with fresh random numbers."""
+        return self.update_with(state, batch, self.draw(batch.reward.size, key))
+
+    def update_with(
+        self, state: State, batch: Transition, draws: Draws
+    ) -> tuple[State, Metrics]:
+        """One epoch with given random numbers."""
+        # Multiplier first: the mean cost of the last episodes against the budget.
+        ended = batch.terminated | batch.truncated
+        episode_costs, episodes = remember(
+            state.episode_costs, state.episodes, batch.extras["cost_so_far"], ended
+        )
+        known = jnp.minimum(episodes, self.episode_window).astype(float)
+        # Until an episode has ended there is nothing to hold against the budget.
+        episode_cost = jnp.where(
+            episodes > 0, jnp.sum(episode_costs, axis=0) / jnp.maximum(known, 1.0), state.limit
+        )
+        dual = self._dual_step(state.dual, episode_cost, state.limit)
+        lam = dual.lam
+
+        # Advantages under the values and the normalisation that the actions were chosen with.
+        obs = self._normalised(batch.obs, state.obs_statistics)
+        next_obs = self._normalised(batch.next_obs, state.obs_statistics)
+        v, next_v = (mlp(state.networks.v, x, jnp.tanh)[..., 0] for x in (obs, next_obs))
+        vc, next_vc = (mlp(state.networks.vc, x, jnp.tanh) for x in (obs, next_obs))
+        ends = (batch.terminated, batch.truncated)
+        over_envs = jax.vmap(gae, (1, 1, 1, 1, 1, None, None), 1)
+        over_costs = jax.vmap(over_envs, (2, 2, 2, None, None, None, None), 2)
+        advantage = over_envs(batch.reward, v, next_v, *ends, self.discount, self.gae_decay)
+        cost_advantage = over_costs(
+            batch.cost, vc, next_vc, *ends, self.cost_discount, self.cost_gae_decay
+        )
+        rows = Rows(
+            obs=obs,
+            latent=batch.extras["latent"],
+            log_prob=batch.extras["log_prob"],
+            advantage=combined_advantage(advantage, cost_advantage, lam),
+            returns=advantage + v,
+            cost_returns=cost_advantage + vc,
+        )
+        rows = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), rows)
+
+        # Passes over the data until the policy is far enough from where it was.
+        old = jax.vmap(state.networks.actor)(rows.obs)
+        zero = jnp.zeros((), rows.obs.dtype)
+        passes = jax.lax.while_loop(
+            lambda p: (p.done < self.passes) & (p.kl <= self.target_kl),
+            lambda p: self._one_pass(p, rows, old, draws.order[p.done], state.updates),
+            Passes(
+                state.networks, state.moments, jnp.zeros((), jnp.int32), zero, zero, zero
+            ),
+        )
+
+        new_state = State(
+            networks=passes.networks,
+            moments=passes.moments,
+            dual=dual,
+            obs_statistics=with_more(state.obs_statistics, batch.obs),
+            episode_costs=episode_costs,
+            episodes=episodes,
+            limit=state.limit,
+            low=state.low,
+            high=state.high,
+            updates=state.updates + 1,
+        )
+        metrics = {
+            "v_loss": passes.v_loss,
+            "vc_loss": passes.vc_loss,
+            "v_mean": jnp.mean(v),
+            "vc_mean": jnp.mean(vc, axis=(0, 1)),
+            "lam": lam,
+            "episode_cost": episode_cost,
+            "violation": jnp.maximum(episode_cost - state.limit, 0.0),
+            "kl": passes.kl,
+            "passes": passes.done.astype(float),
+            "entropy": entropy(Gaussian(old.mean[0], passes.networks.actor.log_std)),
+        }
+        return new_state, metrics
+
+    def _one_pass(
+        self,
+        passes: Passes,
+        rows: Rows,
+        old: Gaussian,
+        order: Int[Array, " steps"],
+        updates: Int[Array, ""],
+    ) -> Passes:
+        """Gradient steps on minibatches in this order, then KL(old || new) over all rows."""
+        size = min(self.minibatch, order.shape[0])
+        count = order.shape[0] // size
+        actor_rate = decayed(self.actor_rate, 0.0, updates, self.decay_updates)
+        critic_rate = decayed(self.critic_rate, 0.0, updates, self.decay_updates)
+
+        def step(
+            carry: tuple[Networks, Moments], chosen: Int[Array, " minibatch"]
+        ) -> tuple[tuple[Networks, Moments], tuple[Array, Array]]:
+            networks, moments = carry
+            part = jax.tree.map(lambda x: x[chosen], rows)
+            v_loss, v_grads = jax.value_and_grad(self._value_loss)(
+                networks.v, part.obs, part.returns[:, None]
+            )
+            vc_loss, vc_grads = jax.value_and_grad(self._value_loss)(
+                networks.vc, part.obs, part.cost_returns
+            )
+            actor_grads = jax.grad(self._actor_loss)(networks.actor, part)
+            v, v_moments = descend(
+                networks.v, clip_norm(v_grads, self.grad_clip), moments.v, critic_rate
+            )
+            vc, vc_moments = descend(
+                networks.vc, clip_norm(vc_grads, self.grad_clip), moments.vc, critic_rate
+            )
+            actor, actor_moments = descend(
+                networks.actor, clip_norm(actor_grads, self.grad_clip), moments.actor, actor_rate
+            )
+            networks = Networks(actor, v, vc)
+            return (networks, Moments(actor_moments, v_moments, vc_moments)), (v_loss, vc_loss)
+
+        minibatches = order[: count * size].reshape(count, size)
+        (networks, moments), (v_losses, vc_losses) = jax.lax.scan(
+            step, (passes.networks, passes.moments), minibatches
+        )
+        kl = jnp.mean(jax.vmap(kl_divergence)(old, jax.vmap(networks.actor)(rows.obs)))
+        return Passes(
+            networks, moments, passes.done + 1, kl, jnp.mean(v_losses), jnp.mean(vc_losses)
+        )
+
+    def _value_loss(
+        self,
+        layers: tuple[Linear, ...],
+        obs: Float[Array, "batch obs"],
+        returns: Float[Array, "batch outputs"],
+    ) -> Float[Array, ""]:
+        r"""$\sum_i \mathrm{mean} (V_i - R_i)^2 + w \|\theta\|^2$."""
+        errors = jnp.mean((mlp(layers, obs, jnp.tanh) - returns) ** 2, axis=0)
+        squares = sum(jnp.sum(x**2) for x in jax.tree.leaves(layers))
+        return jnp.sum(errors) + self.critic_decay * squares
+
+    def _actor_loss(self, actor: Actor, part: Rows) -> Float[Array, ""]:
+        r"""$-\mathrm{mean} \min(r A, \mathrm{clip}(r, 1 \pm \epsilon) A)$, r the ratio to old."""
+        gaussians = jax.vmap(actor)(part.obs)
+        ratio = jnp.exp(jax.vmap(log_density)(gaussians, part.latent) - part.log_prob)
+        clipped = jnp.clip(ratio, 1.0 - self.clip, 1.0 + self.clip)
+        gain = jnp.minimum(ratio * part.advantage, clipped * part.advantage)
+        return -jnp.mean(gain + self.entropy_weight * jax.vmap(entropy)(gaussians))
+
+    def _normalised(
+        self, obs: Float[Array, "*batch obs"], statistics: ObsStatistics
+    ) -> Float[Array, "*batch obs"]:
+        """Observations with the running mean and variance taken out."""
+        # Two observations give a first variance; before, they stay as they are.
+        variance = jnp.where(
+            statistics.count > 1.0, statistics.squares / jnp.maximum(statistics.count, 1.0), 1.0
+        )
+        standard = (obs - statistics.mean) / jnp.sqrt(variance + 1e-8)
+        return jnp.clip(standard, -self.obs_clip, self.obs_clip)
+
+    @property
+    def _adam(self) -> ProjectedAdam:
+        return ProjectedAdam(self.dual_rate)
+
+    @property
+    def _pid(self) -> SmoothedPID:
+        return SmoothedPID(*self.pid, self.pid_delay, self.pid_smoothing)
+
+    def _dual_step(
+        self,
+        dual: AdamState | SmoothedPIDState,
+        episode_cost: Float[Array, " constraints"],
+        limit: Float[Array, " constraints"],
+    ) -> AdamState | SmoothedPIDState:
+        """Feed the episodes' cost to the rule, then apply the upper bound."""
+        if isinstance(dual, AdamState):
+            dual = self._adam.step(dual, episode_cost - limit)
+        else:
+            dual = self._pid.step(dual, episode_cost, limit)
+        return replace(dual, lam=jnp.minimum(dual.lam, self.max_lam)) if self.max_lam else dual
+
+    def draw(self, steps: int, key: PRNGKeyArray) -> Draws:
+        """The random numbers of one update."""
+        keys = jax.random.split(key, self.passes)
+        return Draws(jax.vmap(lambda k: jax.random.permutation(k, steps))(keys))
+
+
+def remember(
+    ring: Float[Array, "window constraints"],
+    count: Int[Array, ""],
+    cost_so_far: Float[Array, "time envs constraints"],
+    ended: Bool[Array, "time envs"],
+) -> tuple[Float[Array, "window constraints"], Int[Array, ""]]:
+    """Put the costs of the episodes that ended over the oldest ones."""
+    window = ring.shape[0]
+    costs, ends = cost_so_far.reshape(-1, ring.shape[1]), ended.reshape(-1)
+    rank = jnp.cumsum(ends, dtype=jnp.int32) - 1
+    total = jnp.sum(ends, dtype=jnp.int32)
+    # A slot out of range is dropped by the scatter; of too many episodes the last ones stay.
+    slots = jnp.where(ends & (rank >= total - window), (count + rank) % window, window)
+    return ring.at[slots].set(costs, mode="drop"), count + total
+
+
+def combined_advantage(
+    advantage: Float[Array, "time envs"],
+    cost_advantage: Float[Array, "time envs constraints"],
+    lam: Float[Array, " constraints"],
+) -> Float[Array, "time envs"]:
+    r"""$(A_r - \sum_i \lambda_i A_{c,i}) / (1 + \sum_i \lambda_i)$.
+
+    The return's advantage is standardised, the costs' are centred only, so that the multiplier
+    keeps its unit.
+    """
+    standard = (advantage - jnp.mean(advantage)) / (jnp.std(advantage) + 1e-8)
+    centred = cost_advantage - jnp.mean(cost_advantage, axis=(0, 1))
+    return (standard - centred @ lam) / (1.0 + jnp.sum(lam))
+
+
+def with_more(
+    statistics: ObsStatistics, obs: Float[Array, "time envs obs"]
+) -> ObsStatistics:
+    """The statistics of all observations so far and these."""
+    rows = obs.reshape(-1, obs.shape[-1])
+    count = jnp.asarray(rows.shape[0], statistics.count.dtype)
+    mean = jnp.mean(rows, axis=0)
+    squares = jnp.sum((rows - mean) ** 2, axis=0)
+    total = statistics.count + count
+    shift = mean - statistics.mean
+    return ObsStatistics(
+        total,
+        statistics.mean + shift * count / total,
+        statistics.squares + squares + shift**2 * statistics.count * count / total,
+    )
+
+
+PRESETS = {
+    "ppo-lag": PPOLag(),
+    "ppo-lag-pid": PPOLag(dual="pid"),
+    # For runs of some ten thousand steps: more, smaller updates.
+    "ppo-lag-small": PPOLag(rollout_steps=2_000, passes=10, episode_window=20),
+}
