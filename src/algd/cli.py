@@ -54,6 +54,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(2)
 
 
+def remember_compilations() -> None:
+    """Keep compiled programs on disk, unless the user has said where or whether to."""
+    import os
+
+    import jax
+
+    if not jax.config.jax_compilation_cache_dir:
+        home = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+        jax.config.update("jax_compilation_cache_dir", str(home / "algd" / "xla"))
+
+
 def parse(kind: Any, arguments: list[str], command: str) -> Any:
     """Parse with tyro, whose own complaints also end with the exit code 2."""
     import tyro
@@ -80,6 +91,7 @@ def train_command(arguments: list[str]) -> None:
     from algd.api import run_to_end
     from algd.training import Settings
 
+    remember_compilations()
     found = presets()
     # A word that is no option's value and no preset is a misspelt preset: say so ourselves.
     for before, word in zip(["", *arguments], arguments, strict=False):
@@ -129,6 +141,7 @@ def resume_command(arguments: list[str]) -> None:
     """`algd resume RUN [--steps N]`."""
     from algd.api import resume
 
+    remember_compilations()
     chosen = parse(positional(Resume, "run"), arguments, "resume")
     with progress_line(chosen.quiet) as report:
         run, notes = interruptible(lambda: resume(chosen.run, chosen.steps, report))

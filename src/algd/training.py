@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -20,7 +21,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, PRNGKeyArray
 
-import algd
 from algd import envs
 from algd.algorithms import preset
 from algd.evaluation import act, evaluate
@@ -82,8 +82,12 @@ class Progress(NamedTuple):
 
 Report = Callable[[Progress], None]
 
-# XLA's fused products are slower on a CPU than its plain ones at these sizes.
-CPU_OPTIONS = {"xla_cpu_experimental_ynn_fusion_type": ""}
+# XLA's fused products are slower on a CPU than its plain ones at these sizes, and LLVM's
+# expensive passes double the compilation without making the program faster.
+CPU_OPTIONS = {
+    "xla_cpu_experimental_ynn_fusion_type": "",
+    "xla_llvm_disable_expensive_passes": True,
+}
 
 
 @partial(
@@ -642,7 +646,7 @@ def _append(path: Path, row: dict[str, Any]) -> None:
 
 def describe(settings: Settings, algorithm: Any, name: str, spec: EnvSpec) -> dict[str, Any]:
     """Everything that determines a run, ready for config.json."""
-    versions = {package.__name__: package.__version__ for package in (algd, jax, np)}
+    versions = {package: version(package) for package in ("algd", "jax", "numpy", "mujoco")}
     return {
         "preset": name,
         "settings": dataclasses.asdict(settings),

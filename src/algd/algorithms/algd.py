@@ -160,7 +160,7 @@ class ALGD:
     """Rate at which target critics follow."""
     polyak_every: int = 1
     """Gradient rounds between two target updates."""
-    critic_hidden: int = 256
+    critic_hidden: int = 128
     """Width of the critics' two hidden layers."""
     score_hidden: int = 128
     """Width of the score network's three hidden layers."""
@@ -510,6 +510,7 @@ PAPER = ALGD(
     cost_floor=False,
     score_rate=3e-4,
     batch_size=256,
+    critic_hidden=256,
     beta=1.0,
     sigma_min=1e-4,
     sigma_max=1e-1,
@@ -541,6 +542,7 @@ AUTHORS = ALGD(
     cost_floor=False,
     score_rate=3e-4,
     batch_size=256,
+    critic_hidden=256,
     beta=1.0,
     sigma_min=0.01,
     sigma_max=1.0,

@@ -1,0 +1,142 @@
+"""The command line as a newcomer types it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import algd
+import numpy as np
+import pytest
+from algd.cli import main
+
+TINY = (
+    "algd --critic-hidden 16 --score-hidden 16 --batch-size 16 --cost-ensemble 2 --mc-samples 2 "
+    "--prefill 40 --updates-per-step 0.5"
+).split()
+RUN = "--steps 160 --envs 2 --log-every 40 --eval-every 80 --eval-episodes 2 --quiet True".split()
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("cli") / "run"
+    main(["train", *RUN, "--out", str(directory), *TINY, "--rho", "2.0"])
+    return directory
+
+
+def fails(arguments, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert stop.value.code == 2
+    return capsys.readouterr().err
+
+
+def test_training_leaves_a_complete_run(trained):
+    config = json.loads((trained / "config.json").read_text())
+    assert config["hyperparameters"]["rho"] == 2.0
+    assert config["preset"] == "algd"
+    for name in ("metrics.jsonl", "timing.jsonl", "curves.png"):
+        assert (trained / name).stat().st_size > 0
+
+
+def test_evaluate_prints_one_object(trained, capsys):
+    main(["evaluate", str(trained), "--episodes", "20", "--json", "True"])
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["episodes"] == 20
+    assert set(summary["return"]) == {"mean", "standard_error", "iqm"}
+    cost = summary["cost"]
+    assert cost["budget"] == 10.0
+    assert cost["unit"] == "sum per episode"
+    assert cost["cvar_0.9"] >= cost["mean"]
+    assert 0.0 <= cost["violation_rate"] <= 1.0
+
+
+def test_evaluate_prints_a_table(trained, capsys):
+    main(["evaluate", str(trained), "--episodes", "4"])
+    assert "CVaR" in capsys.readouterr().out
+
+
+def test_resume_with_more_steps(trained, tmp_path, capsys):
+    import shutil
+
+    copy = tmp_path / "copy"
+    shutil.copytree(trained, copy)
+    main(["resume", str(copy), "--steps", "240", "--quiet", "True"])
+    rows = [json.loads(line) for line in (copy / "metrics.jsonl").read_text().splitlines()]
+    assert rows[-1]["step"] == 240
+
+
+def test_plot_groups_runs_and_never_overwrites(trained, tmp_path, capsys):
+    picture = tmp_path / "curves.png"
+    main(["plot", str(trained), str(tmp_path / "nothing"), "--out", str(picture)])
+    assert "left out" in capsys.readouterr().err
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert "exists" in fails(["plot", str(trained), "--out", str(picture)], capsys)
+
+
+def test_list_names_presets_and_tasks(capsys):
+    main(["list"])
+    shown = capsys.readouterr().out
+    for name in ("algd-paper", "lgd", "DiffDrive", "PointButton1Random", "HalfCheetahVelocity"):
+        assert name in shown
+
+
+def test_python_interface(trained):
+    policy = algd.load(trained)
+    obs = np.random.default_rng(0).normal(size=(5, policy.spec.obs_size))
+    batch = policy.predict(obs)
+    assert batch.shape == (5, 2)
+    assert np.abs(batch).max() <= 1.0
+    np.testing.assert_allclose(policy.predict(obs[2]), batch[2], atol=1e-6)
+    draws = {tuple(policy.predict(obs[0], deterministic=False)) for _ in range(5)}
+    assert len(draws) == 5
+    with pytest.raises(algd.UserError, match=r"17 numbers.*\[3\]"):
+        policy.predict(np.zeros(3))
+
+
+def test_python_training_refuses_unknown_settings(tmp_path):
+    with pytest.raises(algd.UserError, match="did you mean|Did you mean"):
+        algd.train(out=tmp_path / "run", bettta=1.0)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["trian"], "train"),
+        (["train", "alg"], "Did you mean algd"),
+        (["train", "--env", "PointButon1"], "PointButton1"),
+        (["train", "--steps", "0"], "--steps must be at least 1"),
+        (["train", "--budget", "-5"], "udget"),
+        (["train", "--env", "Pendulum-v1", "--budget", "3"], "cost"),
+        (["train", "--env", "CartPole-v1", "--budget", "3"], "iscrete"),
+        (["train", "--out", "/proc/nowhere"], "Cannot write"),
+        (["evaluate", "/nonexistent"], "no directory"),
+        (["evaluate", "/tmp"], "no config.json"),
+        (["bench", "updat"], "update"),
+    ],
+)
+def test_mistakes_get_a_message_and_exit_code_2(arguments, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert message in fails(arguments, capsys)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_used_directory_names_resume(trained, capsys):
+    before = (trained / "metrics.jsonl").read_bytes()
+    assert "algd resume" in fails(["train", "--out", str(trained), "algd"], capsys)
+    assert (trained / "metrics.jsonl").read_bytes() == before
+
+
+def test_unknown_options_end_with_2():
+    program = Path(sys.executable).with_name("algd")
+    done = subprocess.run([program, "train", "--stepz", "3"], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "stepz" in done.stdout + done.stderr
+
+
+def test_help_is_quick_and_imports_no_jax():
+    code = "import sys; from algd.cli import main; main(['--help']); assert 'jax' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "train" in done.stdout

@@ -1,0 +1,187 @@
+"""Whole runs: the same numbers twice, the same numbers after a stop, and a refusal of nonsense."""
+
+import json
+import os
+import signal
+import threading
+import time
+
+import gymnasium
+import numpy as np
+import pytest
+from algd import training
+from algd.algorithms import presets
+from algd.runs import Run, read_arrays
+from algd.training import Interrupted, Settings, check_memory, rounds_due
+from algd.types import Budget, EnvSpec, UserError
+from small import small
+
+SHORT = Settings(steps=240, envs=2, log_every=40, eval_every=120, eval_episodes=2)
+
+
+def final_arrays(run):
+    return read_arrays(run.checkpoints()[-1][1])
+
+
+def assert_same(one, other):
+    assert one.metrics_path.read_bytes() == other.metrics_path.read_bytes()
+    a, b = final_arrays(one), final_arrays(other)
+    assert a.keys() == b.keys()
+    for name in a:
+        np.testing.assert_array_equal(a[name], b[name], err_msg=name)
+    pieces = [
+        np.concatenate([read_arrays(p)["replay.obs"] for p in sorted(r.glob("*.algd"))])
+        for r in (one.directory / "replay", other.directory / "replay")
+        if r.exists()
+    ]
+    if pieces:
+        np.testing.assert_array_equal(*pieces)
+
+
+def test_same_seed_same_numbers(tmp_path):
+    runs = [training.train(SHORT, small("algd"), "algd", tmp_path / n) for n in ("a", "b")]
+    assert_same(*runs)
+    other = training.train(
+        Settings(**{**vars(SHORT), "seed": 1}), small("algd"), "algd", tmp_path / "c"
+    )
+    assert other.metrics_path.read_bytes() != runs[0].metrics_path.read_bytes()
+
+
+@pytest.mark.parametrize("name", sorted(presets()))
+def test_stopped_and_resumed_is_the_run_never_stopped(name, tmp_path):
+    algorithm = small(name)
+    whole = training.train(SHORT, algorithm, name, tmp_path / "whole")
+    part_settings = Settings(**{**vars(SHORT), "steps": 130})
+    training.train(part_settings, algorithm, name, tmp_path / "part")
+    resumed, notes = training.resume(tmp_path / "part", steps=SHORT.steps)
+    assert notes == []
+    assert_same(whole, resumed)
+
+
+def test_a_signal_stops_after_a_whole_step_and_resumes_exactly(tmp_path):
+    settings = Settings(**{**vars(SHORT), "steps": 2_000, "eval_every": 1_000})
+    whole = training.train(settings, small("algd"), "algd", tmp_path / "whole")
+    timer = threading.Timer(2.0, os.kill, (os.getpid(), signal.SIGTERM))
+    slow = lambda progress: (timer.start() if progress.step == 100 else None, time.sleep(0.005))  # noqa: E731
+    with pytest.raises(Interrupted, match="algd resume"):
+        training.train(settings, small("algd"), "algd", tmp_path / "cut", slow)
+    assert 100 < Run(tmp_path / "cut").checkpoints()[-1][0] < settings.steps
+    resumed, _ = training.resume(tmp_path / "cut")
+    assert_same(whole, resumed)
+
+
+def test_config_alone_gives_the_same_run(tmp_path):
+    first = training.train(SHORT, small("lgd", rho=2.0), "lgd", tmp_path / "first")
+    settings, algorithm, name = training.restored(first.config())
+    assert_same(first, training.train(settings, algorithm, name, tmp_path / "again"))
+
+
+def test_metrics_hold_what_a_reader_needs(tmp_path):
+    run = training.train(SHORT, small("algd"), "algd", tmp_path / "run")
+    train, evaluation = run.rows("train"), run.rows("eval")
+    assert [row["step"] for row in evaluation] == [0, 120, 240]
+    assert {"return", "cost", "violation_rate", "expected_cost", "discounted_cost"} <= set(
+        evaluation[-1]
+    )
+    assert {"lam", "qc_mean", "q_loss", "total_cost"} <= set(train[-1])
+    assert list((run.directory / "tensorboard").iterdir())
+    speeds = [json.loads(line) for line in run.timing_path.read_text().splitlines()]
+    assert all(row["steps_per_second"] > 0 for row in speeds)
+
+
+class Faulty(gymnasium.Env):
+    """Reports a NaN every 50th step."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32)
+    action_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.count = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self.count += 1
+        obs = np.full(2, np.nan if self.count == 50 else 0.5, np.float32)
+        return obs, 1.0, False, self.count >= 60, {"cost": 0.1}
+
+
+gymnasium.register("Faulty-v0", entry_point=Faulty, max_episode_steps=60)
+
+
+def test_a_step_that_is_not_finite_stops_or_is_dropped(tmp_path):
+    settings = Settings(**{**vars(SHORT), "env": "Faulty-v0", "budget": (5.0,)})
+    with pytest.raises(UserError, match="observation that is not finite"):
+        training.train(settings, small("algd"), "algd", tmp_path / "stop")
+    drop = Settings(**{**vars(settings), "bad_steps": "drop"})
+    run = training.train(drop, small("algd"), "algd", tmp_path / "drop")
+    last = run.rows("train")[-1]
+    # The step that leads to the bad observation and the one that starts from it.
+    assert last["dropped_steps"] == 2 * 2 * 2
+    stored = final_arrays(run)["stored"]
+    assert int(stored) == 240 - last["dropped_steps"]
+
+
+def test_diverging_networks_stop_the_run_with_advice(tmp_path):
+    with pytest.raises(UserError, match="not a number.*Try a smaller --critic-rate"):
+        training.train(
+            SHORT, small("algd", critic_rate=1e30), "algd", tmp_path / "run"
+        )
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"steps": 0}, "--steps must be at least 1"),
+        ({"envs": 0}, "--envs must be at least 1"),
+        ({"eval_every": 0}, "--eval-every"),
+        ({"seed": -1}, "--seed"),
+        ({"env": "DiffDriv"}, "DiffDrive"),
+        ({"budget": (-1.0,)}, "budget"),
+        ({"env": "Pendulum-v1", "budget": (1.0,)}, "cost"),
+        ({"env": "CartPole-v1", "budget": (1.0,)}, "[Dd]iscrete"),
+        ({"env_options": ("cost_parts",)}, "name=value"),
+    ],
+)
+def test_bad_settings_are_refused(changes, message, tmp_path):
+    with pytest.raises(UserError, match=message):
+        training.train(
+            Settings(**{**vars(SHORT), **changes}), small("algd"), "algd", tmp_path / "run"
+        )
+
+
+def test_a_used_directory_is_refused(tmp_path):
+    training.train(SHORT, small("algd"), "algd", tmp_path / "run")
+    before = (tmp_path / "run" / "metrics.jsonl").read_bytes()
+    with pytest.raises(UserError, match="algd resume"):
+        training.train(SHORT, small("algd"), "algd", tmp_path / "run")
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_second_process_is_locked_out(tmp_path):
+    run = training.train(SHORT, small("algd"), "algd", tmp_path / "run")
+    with run.lock(), pytest.raises(UserError, match="Another process"):
+        training.resume(tmp_path / "run", steps=300)
+
+
+def test_a_buffer_that_does_not_fit_is_refused():
+    spec = EnvSpec(10_000, (-1.0,), (1.0,), (Budget(1.0),), 100)
+    with pytest.raises(UserError, match="GiB"):
+        check_memory(spec, 100_000_000)
+
+
+@pytest.mark.parametrize(("ratio", "expected"), [(10, [5, 10, 10, 10]), (20, [5, 10, 15, 20])])
+def test_throttle_of_the_authors_program(ratio, expected):
+    horizon, means = 400, []
+    for epoch in range(4):
+        rounds = 0
+        for step in range(epoch * horizon, (epoch + 1) * horizon):
+            rounds += rounds_due(ratio, 5, horizon, step, step + 1, rounds)
+        means.append(rounds / horizon)
+    np.testing.assert_allclose(means, expected, rtol=0.02)
+
+
+def test_fractional_rounds_add_up():
+    done = sum(rounds_due(0.3, 0, 100, s, s + 4, 0) for s in range(0, 400, 4))
+    assert done == 120
+    assert rounds_due(1.0, 0, 100, -8, -4, 0) == 0
