@@ -23,6 +23,8 @@ HORIZON = 200
 TIME_STEP = 0.1
 TOP_SPEED = 1.0
 TOP_TURN_RATE = 3.0
+# Reversing is slow, as on robots that look ahead only.
+TOP_REVERSE_SPEED = 0.25
 # Share of the gap to the commanded wheel speeds that the motors close in one step.
 MOTOR_RESPONSE = 0.5
 
@@ -30,12 +32,12 @@ RING_RADIUS = 1.5
 GOAL_RADIUS = 0.3
 GOAL_SCATTER = 0.5
 CENTRE_HAZARD = 0.5
-SATELLITE_HAZARD = 0.25
-SATELLITE_DISTANCE = 1.0
+SATELLITE_HAZARD = 0.2
+SATELLITE_DISTANCE = 1.05
 HAZARD_RADII = np.array([CENTRE_HAZARD] + 3 * [SATELLITE_HAZARD])
 
 OBS_SIZE = 2 + 3 + 3 * len(HAZARD_RADII)
-HAZARD_BUDGET = Budget(10.0, name="hazards")
+HAZARD_BUDGET = Budget(20.0, name="hazards")
 ENERGY_BUDGET = Budget(100.0, name="energy")
 RENDERING = {"render_modes": ["rgb_array"], "render_fps": round(1 / TIME_STEP)}
 
@@ -153,7 +155,7 @@ class DiffDriveVectorEnv(VectorEnv):
 
     def _drive(self, wheels: Float[np.ndarray, "envs 2"]) -> None:
         left, right = wheels[:, 0], wheels[:, 1]
-        forward = (left + right) * (TOP_SPEED / 2)
+        forward = np.maximum((left + right) * (TOP_SPEED / 2), -TOP_REVERSE_SPEED)
         turn = (right - left) * (TOP_TURN_RATE / 2)
         self._speed[:, 0] += MOTOR_RESPONSE * (forward - self._speed[:, 0])
         self._speed[:, 1] += MOTOR_RESPONSE * (turn - self._speed[:, 1])
