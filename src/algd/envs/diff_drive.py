@@ -1,7 +1,8 @@
 """DiffDrive: a differential-drive robot that visits goals across a field of circular hazards.
 
 Goals lie on a ring, each about opposite to the last, and hazards lie inside the ring: the straight
-path to the next goal leads through the largest of them. All copies advance in one call.
+path to the next goal leads through the largest of them. A round wall closes the arena. All copies
+advance in one call.
 """
 
 import math
@@ -28,6 +29,7 @@ TOP_REVERSE_SPEED = 0.25
 # Share of the gap to the commanded wheel speeds that the motors close in one step.
 MOTOR_RESPONSE = 0.5
 
+WALL_RADIUS = 2.0
 RING_RADIUS = 1.5
 GOAL_RADIUS = 0.3
 GOAL_SCATTER = 0.5
@@ -163,6 +165,9 @@ class DiffDriveVectorEnv(VectorEnv):
         stride = TIME_STEP * self._speed[:, 0]
         self._position[:, 0] += stride * np.cos(self._heading)
         self._position[:, 1] += stride * np.sin(self._heading)
+        # The wall stops the robot but lets it slide along.
+        reach = np.hypot(self._position[:, 0], self._position[:, 1])
+        self._position *= np.minimum(WALL_RADIUS / np.maximum(reach, 1e-9), 1.0)[:, None]
 
     def _margin(self) -> Float[np.ndarray, " envs"]:
         """How deep the robot's centre lies in a hazard; negative outside of all."""
@@ -214,6 +219,7 @@ class DiffDriveVectorEnv(VectorEnv):
 
     def _picture(self, copy: int) -> UInt8[np.ndarray, "pixels pixels 3"]:
         canvas = Canvas(half_width=2.2, background=(0.98, 0.98, 0.97))
+        canvas.ring((0.0, 0.0), WALL_RADIUS + 0.1, 0.05, (0.6, 0.6, 0.6))
         for centre, radius in zip(self._hazards[copy], HAZARD_RADII, strict=True):
             canvas.disk(_point(centre), float(radius), (0.35, 0.45, 0.85), alpha=0.55)
         canvas.disk(_point(self._goal[copy]), GOAL_RADIUS, (0.25, 0.7, 0.35), alpha=0.8)
