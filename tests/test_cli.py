@@ -5,16 +5,43 @@ import subprocess
 import sys
 from pathlib import Path
 
-import algd
 import numpy as np
 import pytest
+
+import algd
 from algd.cli import main
 
-TINY = (
-    "algd --critic-hidden 16 --score-hidden 16 --batch-size 16 --cost-ensemble 2 --mc-samples 2 "
-    "--prefill 40 --updates-per-step 0.5"
-).split()
-RUN = "--steps 160 --envs 2 --log-every 40 --eval-every 80 --eval-episodes 2 --quiet True".split()
+TINY = [
+    "algd",
+    "--critic-hidden",
+    "16",
+    "--score-hidden",
+    "16",
+    "--batch-size",
+    "16",
+    "--cost-ensemble",
+    "2",
+    "--mc-samples",
+    "2",
+    "--prefill",
+    "40",
+    "--updates-per-step",
+    "0.5",
+]
+RUN = [
+    "--steps",
+    "160",
+    "--envs",
+    "2",
+    "--log-every",
+    "40",
+    "--eval-every",
+    "80",
+    "--eval-episodes",
+    "2",
+    "--quiet",
+    "True",
+]
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +163,9 @@ def test_unknown_options_end_with_2():
 
 
 def test_help_is_quick_and_imports_no_jax():
-    code = "import sys; from algd.cli import main; main(['--help']); assert 'jax' not in sys.modules"
+    code = (
+        "import sys; from algd.cli import main; main(['--help']); assert 'jax' not in sys.modules"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "train" in done.stdout

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+
 from algd.critics import clipped_value, pessimistic_cost, polyak, squared_error, td_target
 
 

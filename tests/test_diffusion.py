@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
 from algd.algorithms import preset
 from algd.algorithms.algd import ALGD
 from algd.diffusion import (
@@ -118,9 +119,7 @@ def two_well_score(beta, sigma, height=1.0, half=0.5, tilt=0.2):
 
 def sample_two_well(algorithm: ALGD, beta: float, draws: int) -> np.ndarray:
     """The algorithm's own chain with the exact score in the network's place."""
-    schedule = geometric_schedule(
-        algorithm.sigma_min, algorithm.sigma_max, algorithm.denoise_steps
-    )
+    schedule = geometric_schedule(algorithm.sigma_min, algorithm.sigma_max, algorithm.denoise_steps)
     tables = [two_well_score(beta, float(s)) for s in schedule.sigmas]
     xs = jnp.asarray(tables[0][0], jnp.float32)
     scores = jnp.asarray(np.stack([t[1] for t in tables]), jnp.float32)

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
 from algd.energies import augmented_lagrangian, lagrangian
 
 LIMIT = jnp.array([2.0, 0.5])

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
 from algd.algorithms.algd import AUTHORS, Draws, State
 from algd.critics import clipped_value, pessimistic_cost
 from algd.diffusion import boltzmann_weights, geometric_schedule, monte_carlo_score
@@ -156,9 +157,7 @@ def test_critic_values_and_energies(case):
     risk = pessimistic_cost(qc, 1.0)
     np.testing.assert_allclose(risk[:, 0], data["forward/qc_risk"], **VALUES)
     lam, limit, rho = state.dual.lam, state.limit, case.algorithm.rho
-    got = jax.vmap(lambda q, c: augmented_lagrangian(q, c, lam, limit, rho))(
-        clipped_value(q), risk
-    )
+    got = jax.vmap(lambda q, c: augmented_lagrangian(q, c, lam, limit, rho))(clipped_value(q), risk)
     np.testing.assert_allclose(got, data["forward/augmented_lagrangian"], **VALUES)
     plain = jax.vmap(lambda q, c: lagrangian(q, c, lam, limit))(clipped_value(q), risk)
     np.testing.assert_allclose(plain, data["formula/lagrangian"], **VALUES)
@@ -192,9 +191,7 @@ def test_reverse_chain(case):
         state,
     )
     np.testing.assert_allclose(latents, data["chain/latents"], **VALUES)
-    np.testing.assert_allclose(
-        algorithm.squash(latents[-1], state), data["chain/action"], **VALUES
-    )
+    np.testing.assert_allclose(algorithm.squash(latents[-1], state), data["chain/action"], **VALUES)
     for row in range(obs.shape[0]):
         action, _ = algorithm.act(state, obs[row], jax.random.key(row), "deterministic")
         np.testing.assert_allclose(action, data["deterministic/action"][row], **VALUES)

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
 from algd.replay import add, init_replay, sample
 from algd.types import Transition
 
@@ -13,9 +14,7 @@ def transitions(values):
     n = values.shape[:1] if values.ndim else ()
     rows = lambda width: jnp.broadcast_to(values[..., None], (*n, width))  # noqa: E731
     flags = jnp.zeros(n, bool)
-    return Transition(
-        rows(3), rows(2), values, rows(1), rows(3), flags, flags, flags, rows(1), {}
-    )
+    return Transition(rows(3), rows(2), values, rows(1), rows(3), flags, flags, flags, rows(1), {})
 
 
 @pytest.mark.parametrize("per_step", [1, 3, 4])

@@ -60,7 +60,7 @@ def remember_compilations() -> None:
 
     import jax
 
-    if not jax.config.jax_compilation_cache_dir:
+    if not jax.config.values["jax_compilation_cache_dir"]:
         home = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
         jax.config.update("jax_compilation_cache_dir", str(home / "algd" / "xla"))
 
@@ -118,9 +118,7 @@ def train_command(arguments: list[str]) -> None:
     name = next((word for word in arguments if word in found), "algd")
     with progress_line(chosen.output.quiet) as report:
         run = interruptible(
-            lambda: run_to_end(
-                chosen.settings, chosen.algorithm, name, chosen.output.out, report
-            )
+            lambda: run_to_end(chosen.settings, chosen.algorithm, name, chosen.output.out, report)
         )
     announce(run.directory)
 

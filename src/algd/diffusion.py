@@ -33,7 +33,7 @@ def geometric_schedule(sigma_min: float, sigma_max: float, steps: int) -> NoiseS
 def noise_scales(
     schedule: NoiseSchedule, power: float, last_step_noise: bool
 ) -> Float[np.ndarray, " steps"]:
-    r"""Standard deviation $\sqrt{\Delta\sigma^2_k}\,(\sigma_{k-1}/\sigma_k)^p$ of each step's noise.
+    r"""Each step's noise: standard deviation $\sqrt{\Delta\sigma^2_k}(\sigma_{k-1}/\sigma_k)^p$.
 
     p = 0 is Euler-Maruyama, which adds as much noise as the forward process removed; p = 1 is the
     ancestral step, whose variance is that of the bridge between two levels. With few steps the

@@ -16,7 +16,16 @@ from matplotlib.axes import Axes
 from algd.runs import Run
 
 INK = "#2b2b33"
-COLOURS = ("#1f6f8b", "#d1603d", "#5b8c5a", "#7d5ba6", "#c9a227", "#8c564b", "#4c4c4c", "#e377c2")
+COLOURS: tuple[str, ...] = (
+    "#1f6f8b",
+    "#d1603d",
+    "#5b8c5a",
+    "#7d5ba6",
+    "#c9a227",
+    "#8c564b",
+    "#4c4c4c",
+    "#e377c2",
+)
 
 
 @dataclass(frozen=True)

@@ -100,9 +100,10 @@ class Assessment(NamedTuple):
 class Algorithm(Protocol):
     """A frozen dataclass of hyperparameters with pure methods.
 
-    ``act`` and ``assess`` are functions of one observation (vmap them); ``update`` takes a whole batch: a replay
-    minibatch ``[batch, ...]`` if ``data`` is "replay", the fresh steps ``[time, envs, ...]`` of
-    one collection if it is "rollout". Every leaf of the state is an array, none is a random key.
+    ``act`` and ``assess`` are functions of one observation (vmap them); ``update`` takes a whole
+    batch: a replay minibatch ``[batch, ...]`` if ``data`` is "replay", the fresh steps
+    ``[time, envs, ...]`` of one collection if it is "rollout". Every leaf of the state is an
+    array, none is a random key.
     """
 
     @property

@@ -240,9 +240,7 @@ class ALGD:
         """One gradient round with fresh random numbers."""
         return self.update_with(state, batch, self.draw(batch.action.shape, key))
 
-    def update_with(
-        self, state: State, batch: Transition, draws: Draws
-    ) -> tuple[State, Metrics]:
+    def update_with(self, state: State, batch: Transition, draws: Draws) -> tuple[State, Metrics]:
         """Algorithm 1: one gradient round with given random numbers."""
         # Critics: TD targets at an action of the policy, one Adam step each.
         next_chain = self.chain(
@@ -267,9 +265,7 @@ class ALGD:
         (qc_loss, _), qc_grads = ensemble_loss(state.qc, batch, targets, silu)
         q_params, q_moments = descend(state.q, q_grads, state.q_moments, self.critic_rate)
         qc_params, qc_moments = descend(state.qc, qc_grads, state.qc_moments, self.critic_rate)
-        state = replace(
-            state, q=q_params, q_moments=q_moments, qc=qc_params, qc_moments=qc_moments
-        )
+        state = replace(state, q=q_params, q_moments=q_moments, qc=qc_params, qc_moments=qc_moments)
 
         # Score: the chain's end a_0 and the point x_tau, with the pullback to the network.
         def chain_points(score: ScoreNetwork) -> tuple[Array, Array, Array]:

@@ -7,7 +7,7 @@ advance in one call.
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -41,7 +41,7 @@ HAZARD_RADII = np.array([CENTRE_HAZARD] + 3 * [SATELLITE_HAZARD])
 OBS_SIZE = 2 + 3 + 3 * len(HAZARD_RADII)
 HAZARD_BUDGET = Budget(20.0, name="hazards")
 ENERGY_BUDGET = Budget(100.0, name="energy")
-RENDERING = {"render_modes": ["rgb_array"], "render_fps": round(1 / TIME_STEP)}
+RENDERING: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": round(1 / TIME_STEP)}
 
 
 class DiffDriveVectorEnv(VectorEnv):
@@ -54,7 +54,7 @@ class DiffDriveVectorEnv(VectorEnv):
     ``cost_parts`` a second cost is the energy, the mean square of the wheel commands.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {**RENDERING, "autoreset_mode": AutoresetMode.SAME_STEP}
+    metadata = {**RENDERING, "autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
 
     def __init__(
         self,
@@ -70,7 +70,8 @@ class DiffDriveVectorEnv(VectorEnv):
         self.single_observation_space = spaces.Box(-np.inf, np.inf, (OBS_SIZE,), np.float32)
         self.single_action_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
-        self.action_space = spaces.Box(-1.0, 1.0, (num_envs, 2), np.float32)
+        self._box = spaces.Box(-1.0, 1.0, (num_envs, 2), np.float32)
+        self.action_space = self._box
         self._always = np.ones(num_envs, bool)
         self._generator: np.random.Generator | None = None
         self._steps = np.zeros(num_envs, np.int64)
@@ -105,7 +106,7 @@ class DiffDriveVectorEnv(VectorEnv):
         """Advance every copy by one step."""
         if self._generator is None:
             raise gymnasium.error.ResetNeeded("Call reset() before the first step().")
-        wheels = checked_actions(np.asarray(actions), self.action_space.low, self.action_space.high)
+        wheels = checked_actions(np.asarray(actions), self._box.low, self._box.high)
         self._drive(wheels)
 
         before = self._goal_distance
@@ -250,7 +251,7 @@ _STATE = (
 class DiffDriveEnv(gymnasium.Env):
     """One robot: a shell around the vector form with a single copy."""
 
-    metadata: ClassVar[dict[str, Any]] = RENDERING
+    metadata = RENDERING
 
     def __init__(self, render_mode: str | None = None, cost_parts: bool = False) -> None:
         self._envs = DiffDriveVectorEnv(1, render_mode, cost_parts)
