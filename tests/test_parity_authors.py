@@ -139,7 +139,9 @@ def test_noise_schedule():
 
 def test_budget_conversion():
     data = np.load(DATA / "budget.npz")
-    rows = zip(*(data[k] for k in ("limit", "horizon", "discount", "averaged", "converted")))
+    rows = zip(
+        *(data[k] for k in ("limit", "horizon", "discount", "averaged", "converted")), strict=True
+    )
     for limit, horizon, discount, averaged, converted in rows:
         budget = Budget(float(limit), discounted=not averaged)
         got = budget.on_critic_scale(float(discount), int(horizon))

@@ -9,6 +9,7 @@ import time
 import gymnasium
 import numpy as np
 import pytest
+
 from algd import training
 from algd.algorithms import presets
 from algd.runs import Run, read_arrays
@@ -127,10 +128,8 @@ def test_a_step_that_is_not_finite_stops_or_is_dropped(tmp_path):
 
 
 def test_diverging_networks_stop_the_run_with_advice(tmp_path):
-    with pytest.raises(UserError, match="not a number.*Try a smaller --critic-rate"):
-        training.train(
-            SHORT, small("algd", critic_rate=1e30), "algd", tmp_path / "run"
-        )
+    with pytest.raises(UserError, match=r"not a number.*Try a smaller --critic-rate"):
+        training.train(SHORT, small("algd", critic_rate=1e30), "algd", tmp_path / "run")
 
 
 @pytest.mark.parametrize(

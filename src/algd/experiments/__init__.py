@@ -1,0 +1,1 @@
+"""Evidence: benchmarks, and what is made of many runs."""
