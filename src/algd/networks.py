@@ -66,12 +66,42 @@ def init_layers(
     )
 
 
+Product = Callable[[Array, Array], Array]
+
+
+@jax.custom_vjp
+def bfloat16_product(
+    x: Float[Array, "rows inputs"], weight: Float[Array, "inputs outputs"]
+) -> Float[Array, "rows outputs"]:
+    """`x @ weight` with both factors rounded to bfloat16 and sums in the type of `x`.
+
+    Its gradients are products of the same kind, which automatic differentiation would not make.
+    """
+    half = jnp.bfloat16
+    return jnp.matmul(x.astype(half), weight.astype(half), preferred_element_type=x.dtype)
+
+
+def _bfloat16_forward(x: Array, weight: Array) -> tuple[Array, tuple[Array, Array]]:
+    return bfloat16_product(x, weight), (x, weight)
+
+
+def _bfloat16_backward(inputs: tuple[Array, Array], grad: Array) -> tuple[Array, Array]:
+    x, weight = inputs
+    return bfloat16_product(grad, weight.T), bfloat16_product(x.T, grad)
+
+
+bfloat16_product.defvjp(_bfloat16_forward, _bfloat16_backward)
+
+
 def mlp(
-    layers: tuple[Linear, ...], x: Float[Array, "*batch inputs"], activation: Activation
+    layers: tuple[Linear, ...],
+    x: Float[Array, "*batch inputs"],
+    activation: Activation,
+    product: Product = jnp.matmul,
 ) -> Float[Array, "*batch outputs"]:
-    """Hidden layers with an activation, a linear last layer."""
+    """Hidden layers with an activation, a linear last layer; `product` serves the hidden ones."""
     for layer in layers[:-1]:
-        x = activation(x @ layer.weight + layer.bias)
+        x = activation(product(x, layer.weight) + layer.bias)
     return x @ layers[-1].weight + layers[-1].bias
 
 
@@ -106,6 +136,7 @@ class CriticEnsemble(eqx.Module):
         state_half: Float[Array, "members batch hidden"],
         action: Float[Array, "batch actions action"],
         activation: Activation,
+        product: Product = jnp.matmul,
     ) -> Float[Array, "members batch actions outputs"]:
         """Every member's value of several actions for each state."""
         batch, actions, size = action.shape
@@ -116,7 +147,7 @@ class CriticEnsemble(eqx.Module):
         ) -> Float[Array, "batch actions outputs"]:
             x = (flat @ layers[0].weight[-size:]).reshape(batch, actions, -1) + half[:, None]
             x = activation(x).reshape(batch * actions, -1)
-            return mlp(layers[1:], x, activation).reshape(batch, actions, -1)
+            return mlp(layers[1:], x, activation, product).reshape(batch, actions, -1)
 
         # Written out member by member: each one's intermediate results stay in a CPU's cache,
         # which one large batched product's do not (1.6 times faster at the paper's sizes).

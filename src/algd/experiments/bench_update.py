@@ -3,7 +3,7 @@
 import dataclasses
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 from algd.algorithms import presets
 from algd.evaluation import act
 from algd.replay import Replay
-from algd.training import gradient_rounds
+from algd.training import CPU_OPTIONS, gradient_rounds
 from algd.types import Budget, EnvSpec, Transition
 
 # One round of the authors' objective at the paper's sizes, at two per multiply-add, when the N
@@ -77,7 +77,9 @@ def seconds_per_round(algorithm: Any, repeats: int) -> float:
     """Median over calls of a scan of ten rounds, minibatch sampling included."""
     state = algorithm.init(PAPER_SPEC, jax.random.key(0))
     replay = Replay(example_batch(PAPER_SPEC, 10_000), jnp.asarray(10_000, jnp.int32))
-    rounds = jax.jit(lambda s, r, k: gradient_rounds(algorithm, s, r, k, ROUNDS))
+    rounds = jax.jit(
+        lambda s, r, k: gradient_rounds(algorithm, s, r, k, ROUNDS), compiler_options=CPU_OPTIONS
+    )
     key = jax.random.key(1)
     return median_seconds(lambda: rounds(state, replay, key), repeats) / ROUNDS
 
@@ -95,13 +97,21 @@ def act_microseconds(algorithm: Any, calls: int = 2_000) -> tuple[float, float]:
     return statistics.median(times), times[int(0.99 * len(times))]
 
 
-def bench_update(preset_names: tuple[str, ...], repeats: int = 7) -> list[dict[str, Any]]:
-    """One row per preset (and precision, where a preset offers several)."""
-    rows = []
+def variants(preset_names: tuple[str, ...]) -> Iterator[tuple[str, str, Any]]:
+    """Each preset at the paper's sizes, in each precision that it offers."""
     for name in preset_names:
         algorithm = at_paper_sizes(presets()[name])
         if algorithm.data != "replay":
             continue
+        yield name, "float32", algorithm
+        if hasattr(algorithm, "energy_precision"):
+            yield name, "bfloat16", dataclasses.replace(algorithm, energy_precision="bfloat16")
+
+
+def bench_update(preset_names: tuple[str, ...], repeats: int = 7) -> list[dict[str, Any]]:
+    """One row per preset and precision."""
+    rows = []
+    for name, precision, algorithm in variants(preset_names):
         gflops = matmul_gflops()
         seconds = seconds_per_round(algorithm, repeats)
         gflops = max(gflops, matmul_gflops())
@@ -109,7 +119,7 @@ def bench_update(preset_names: tuple[str, ...], repeats: int = 7) -> list[dict[s
         rows.append(
             {
                 "preset": name,
-                "precision": "float32",
+                "precision": precision,
                 "ms_per_round": 1e3 * seconds,
                 "matmul_gflops_f32": gflops,
                 "fraction_of_f32_limit": GFLOP_PER_ROUND / gflops / seconds,

@@ -1,0 +1,56 @@
+"""The networks' shortcuts against the plain computation."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from algd.networks import (
+    CriticEnsemble,
+    ScoreNetwork,
+    bfloat16_product,
+    half_fan_in_normal,
+    mlp,
+    silu,
+)
+
+
+def test_silu_is_x_times_sigmoid():
+    x = jnp.linspace(-30, 30, 2001)
+    np.testing.assert_allclose(silu(x), jax.nn.silu(x), rtol=1e-5, atol=3e-6)
+
+
+def test_shared_state_half_changes_nothing():
+    keys = jax.random.split(jax.random.key(0), 3)
+    critics = CriticEnsemble.create(3, 5, 2, (16, 16), 2, half_fan_in_normal, keys[0])
+    obs = jax.random.normal(keys[1], (7, 5))
+    actions = jax.random.normal(keys[2], (7, 4, 2))
+    shared = critics.values(critics.state_half(obs), actions, silu)
+    assert shared.shape == (3, 7, 4, 2)
+    for n in range(4):
+        np.testing.assert_allclose(
+            shared[:, :, n], critics(obs, actions[:, n], silu), rtol=1e-5, atol=1e-6
+        )
+
+
+def test_score_network_is_the_concatenation_of_its_inputs():
+    score = ScoreNetwork.create(5, 2, (16, 16, 16), 4, 8, jax.random.key(0))
+    obs, action = jnp.arange(5.0), jnp.array([0.3, -0.7])
+    for k in range(4):
+        inputs = jnp.concatenate([obs, action, score.time_embedding[k]])
+        plain = mlp(score.layers, inputs, jax.nn.relu)
+        parts = score.scores(score.state_half(obs), action, jnp.asarray(k))
+        np.testing.assert_allclose(parts, plain, rtol=1e-4, atol=1e-5)
+
+
+def test_bfloat16_product_rounds_factors_not_sums():
+    keys = jax.random.split(jax.random.key(1), 2)
+    x, w = jax.random.normal(keys[0], (64, 256)), jax.random.normal(keys[1], (256, 32))
+    rounded = [np.asarray(v.astype(jnp.bfloat16).astype(jnp.float32)) for v in (x, w)]
+    np.testing.assert_allclose(
+        bfloat16_product(x, w), rounded[0] @ rounded[1], rtol=1e-4, atol=1e-4
+    )
+    loss = lambda product: lambda x, w: jnp.sum(jnp.sin(product(x, w) / 16))  # noqa: E731
+    rough = jax.grad(loss(bfloat16_product), (0, 1))(x, w)
+    exact = jax.grad(loss(jnp.matmul), (0, 1))(x, w)
+    for r, e in zip(rough, exact, strict=True):
+        assert float(jnp.linalg.norm(r - e) / jnp.linalg.norm(e)) < 0.02
