@@ -309,6 +309,9 @@ class ALGD:
         # Dual ascent on the mean violation.
         violation = jnp.mean(qc_replay, axis=0) - state.limit
         dual = self._dual.step(state.dual, violation)
+        if self.energy == "reward":
+            # Nothing holds the violation back, so the multiplier would grow without end.
+            dual = state.dual
 
         # Targets follow.
         follow = state.rounds % self.polyak_every == 0
