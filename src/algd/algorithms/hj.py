@@ -111,7 +111,7 @@ class HJ:
 
     learn_alpha: bool = True
     """Whether the entropy's weight is learnt, or stays at its initial value."""
-    initial_alpha: float = 1.0
+    initial_alpha: float = 0.1
     """Weight of the entropy before the first step."""
     entropy_per_action: float = -1.0
     """The entropy aimed at, per action coordinate."""
@@ -142,12 +142,12 @@ class HJ:
     """Largest gradient norm of the multiplier's network."""
     polyak: float = 0.02
     """Rate at which target critics follow, when the policy steps."""
-    actor_hidden: int = 256
+    actor_hidden: int = 128
     """Width of the two hidden layers of policy and multiplier."""
-    critic_hidden: int = 256
+    critic_hidden: int = 128
     """Width of the critics' two hidden layers."""
 
-    batch_size: int = 256
+    batch_size: int = 128
     """Transitions per gradient round."""
     replay_size: int = 1_000_000
     """Transitions kept."""
@@ -376,6 +376,7 @@ class HJ:
 
 
 PAPER = HJ(
+    initial_alpha=1.0,
     critic_rate=3e-4,
     final_critic_rate=3e-4,
     actor_rate=1e-4,
@@ -385,6 +386,9 @@ PAPER = HJ(
     multiplier_rate=1e-5,
     final_multiplier_rate=1e-5,
     polyak=0.005,
+    actor_hidden=256,
+    critic_hidden=256,
+    batch_size=256,
     goal_is_terminal=True,
     prefill=5_000,
     updates_per_step=10.0,
@@ -393,6 +397,7 @@ PAPER = HJ(
 """With the schedule that ALGD's and CAL's authors use on the Safety-Gym tasks."""
 
 RCRL = HJ(
+    initial_alpha=1.0,
     sign_only=True,
     margin_scale=20.0,
     safety_discount=1.0,
@@ -408,6 +413,9 @@ RCRL = HJ(
     final_multiplier_rate=1e-7,
     decay_rounds=2_000_000,
     polyak=0.005,
+    actor_hidden=256,
+    critic_hidden=256,
+    batch_size=256,
     replay_size=500_000,
     prefill=3_000,
 )

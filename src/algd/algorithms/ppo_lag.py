@@ -269,15 +269,15 @@ class PPOLag:
         cost_advantage = over_costs(
             batch.cost, vc, next_vc, *ends, self.cost_discount, self.cost_gae_decay
         )
+        flat = lambda x: x.reshape(-1, *x.shape[2:])  # noqa: E731
         rows = Rows(
-            obs=obs,
-            latent=batch.extras["latent"],
-            log_prob=batch.extras["log_prob"],
-            advantage=combined_advantage(advantage, cost_advantage, lam),
-            returns=advantage + v,
-            cost_returns=cost_advantage + vc,
+            obs=flat(obs),
+            latent=flat(batch.extras["latent"]),
+            log_prob=flat(batch.extras["log_prob"]),
+            advantage=flat(combined_advantage(advantage, cost_advantage, lam)),
+            returns=flat(advantage + v),
+            cost_returns=flat(cost_advantage + vc),
         )
-        rows = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), rows)
 
         # Passes over the data until the policy is far enough from where it was.
         old = jax.vmap(state.networks.actor)(rows.obs)

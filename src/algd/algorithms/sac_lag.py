@@ -94,6 +94,9 @@ class SACLag:
     """The cost estimate is mean + spread * std over the ensemble."""
     cost_target: Literal["own", "mean"] = "own"
     """Each member bootstraps from its own target copy, or all from the mean of the copies."""
+    cost_floor: bool = True
+    """Cut bootstrapped costs at zero: costs are not negative, but a policy that seeks low
+    estimates finds negative ones and they feed themselves."""
     cost_entropy: bool = False
     """Whether the cost target carries the entropy term too (CVPO's version)."""
     mask_reward: bool = True
@@ -107,7 +110,7 @@ class SACLag:
 
     learn_alpha: bool = True
     """Whether the entropy's weight is learnt, or stays at its initial value."""
-    initial_alpha: float = 1.0
+    initial_alpha: float = 0.1
     """Weight of the entropy before the first step."""
     alpha_rate: float = 1e-3
     """Adam step size of the entropy weight's logarithm."""
@@ -127,7 +130,7 @@ class SACLag:
     dual_actions: Literal["replay", "policy"] = "replay"
     """Whether the dual step evaluates the buffer's actions or the current policy's."""
 
-    actor_rate: float = 3e-4
+    actor_rate: float = 1e-3
     """Adam step size of the policy."""
     critic_rate: float = 1e-3
     """Adam step size of the critics."""
@@ -135,12 +138,12 @@ class SACLag:
     """Rate at which target critics follow."""
     polyak_every: int = 1
     """Gradient rounds between two target updates."""
-    actor_hidden: int = 256
+    actor_hidden: int = 128
     """Width of the policy's two hidden layers."""
-    critic_hidden: int = 256
+    critic_hidden: int = 128
     """Width of the critics' two hidden layers."""
 
-    batch_size: int = 256
+    batch_size: int = 128
     """Transitions per gradient round."""
     replay_size: int = 1_000_000
     """Transitions kept."""
@@ -234,6 +237,8 @@ class SACLag:
         next_qc = state.target_qc(batch.next_obs, next_action, silu)
         if self.cost_target == "mean":
             next_qc = jnp.broadcast_to(jnp.mean(next_qc, axis=0), next_qc.shape)
+        if self.cost_floor:
+            next_qc = jnp.maximum(next_qc, 0.0)
         if self.cost_entropy:
             next_qc = next_qc + bonus[:, None]
         keep = bootstrap_mask(
@@ -345,11 +350,17 @@ class SACLag:
 
 
 PAPER = SACLag(
+    cost_floor=False,
     mask_cost=False,
     goal_is_terminal=True,
+    initial_alpha=1.0,
     alpha_rate=3e-4,
     dual_rate=3e-4,
+    actor_rate=3e-4,
     critic_rate=3e-4,
+    actor_hidden=256,
+    critic_hidden=256,
+    batch_size=256,
     polyak=0.005,
     polyak_every=2,
     prefill=5_000,

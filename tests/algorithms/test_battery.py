@@ -1,0 +1,166 @@
+"""What every preset must do: compile once, vmap over seeds, scan, save and load, stay finite."""
+
+import dataclasses
+from functools import cache, partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from plain import QUICK
+
+from algd.algorithms import presets
+from algd.runs import from_arrays, read_arrays, to_arrays, write_arrays
+from algd.training import rounds_due
+from algd.types import Algorithm, Budget, EnvSpec, Transition
+
+# Two constraints: one budget on the discounted cost, one on the plain.
+SPEC = EnvSpec(4, (-1.0, -2.0), (1.0, 3.0), (Budget(3.0), Budget(1.0, "b", discounted=True)), 20)
+SIZES = {
+    "critic_hidden": 4,
+    "score_hidden": 4,
+    "actor_hidden": 4,
+    "embedding": 2,
+    "batch_size": 4,
+    "cost_ensemble": 2,
+    "safety_ensemble": 2,
+    "mc_samples": 2,
+    "passes": 2,
+    "minibatch": 4,
+    "rollout_steps": 8,
+}
+SEEDS, UPDATES = 2, 3
+
+
+@cache
+def small(name):
+    algorithm = presets()[name]
+    known = {field.name for field in dataclasses.fields(algorithm)}
+    return dataclasses.replace(algorithm, **{k: v for k, v in SIZES.items() if k in known})
+
+
+def transitions(algorithm, state, seed):
+    """Random data for every seed and update: `[seeds, updates, ...]`."""
+    shape = (SEEDS, UPDATES, *((4, 2) if algorithm.data == "rollout" else (4,)))
+    draw = np.random.default_rng(seed)
+    normal = lambda *size: draw.normal(size=(*shape, *size)).astype(np.float32)  # noqa: E731
+    obs, cost = normal(4), np.abs(normal(2))
+    act = partial(algorithm.act, mode="sampled")
+    _, described = jax.eval_shape(act, state, obs[(0,) * len(shape)], jax.random.key(0))
+    extras = {name: normal(*leaf.shape) for name, leaf in described.items()}
+    if algorithm.data == "rollout":
+        extras["cost_so_far"] = 5.0 * cost
+    ended = draw.uniform(size=(3, *shape)) < 0.3
+    batch = Transition(
+        obs=obs,
+        action=np.tanh(normal(2)),
+        reward=normal(),
+        cost=cost,
+        next_obs=normal(4),
+        terminated=ended[0],
+        truncated=ended[1] & ~ended[0],
+        goal_met=ended[2],
+        margin=cost - 0.5,
+        extras=extras,
+    )
+    return jax.tree.map(jnp.asarray, batch)
+
+
+class Program:
+    """Some updates of one preset in a scan, for several seeds at once, compiled as one program."""
+
+    def __init__(self, name):
+        self.algorithm = small(name)
+        self.traces = 0
+        self.run = jax.jit(jax.vmap(self._run), compiler_options=QUICK)
+        self.states = self.start(0)
+        self.data = transitions(self.algorithm, self.algorithm.init(SPEC, jax.random.key(0)), 0)
+        self.keys = jax.random.split(jax.random.key(2), SEEDS)
+
+    def start(self, seed):
+        keys = jax.random.split(jax.random.key(seed), SEEDS)
+        states = [self.algorithm.init(SPEC, key) for key in keys]
+        return jax.tree.map(lambda *rows: jnp.stack(rows), *states)
+
+    def _run(self, state, data, key):
+        self.traces += 1
+        step = lambda state, inputs: self.algorithm.update(state, *inputs)  # noqa: E731
+        return jax.lax.scan(step, state, (data, jax.random.split(key, UPDATES)))
+
+
+@pytest.fixture(params=sorted(presets()), scope="module")
+def program(request):
+    return Program(request.param)
+
+
+def same(one, other):
+    pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
+    return all(np.array_equal(a, b) for a, b in pairs)
+
+
+def test_it_is_an_algorithm(program):
+    algorithm = program.algorithm
+    assert isinstance(algorithm, Algorithm)
+    wanted = {"discount", "cost_discount", "critic_hidden"}
+    if algorithm.data == "replay":
+        wanted |= {"batch_size", "replay_size", "prefill", "updates_per_step", "throttle"}
+    else:
+        wanted |= {"rollout_steps"}
+    assert wanted <= {field.name for field in dataclasses.fields(algorithm)}
+    assert hash(algorithm) == hash(dataclasses.replace(algorithm))
+
+
+def test_it_scans_vmaps_stays_finite_repeats_and_survives_a_file(program, tmp_path):
+    run, data, keys = program.run, program.data, program.keys
+    states, metrics = run(program.states, data, keys)
+    for leaf in jax.tree.leaves((states, metrics)):
+        assert leaf.shape[0] == SEEDS
+        assert np.isfinite(leaf).all()
+    for name in ("lam", "violation"):
+        assert metrics[name].shape == (SEEDS, UPDATES, len(SPEC.budgets))
+        assert (metrics[name] >= 0).all()
+    first, second = (jax.tree.map(lambda x, i=i: x[i], states) for i in range(SEEDS))
+    assert not same(first, second)
+
+    # The same again, to the last bit; and on, from what a file kept of it.
+    assert same((states, metrics), run(program.states, data, keys))
+    write_arrays(tmp_path / "states", to_arrays(states, "state"))
+    loaded = from_arrays(program.start(9), read_arrays(tmp_path / "states"), "state")
+    assert same(run(states, data, keys), run(loaded, data, keys))
+    assert program.traces == 1
+
+    assert not any(jnp.issubdtype(x.dtype, jax.dtypes.prng_key) for x in jax.tree.leaves(states))
+    assert not any(x.weak_type for x in jax.tree.leaves(program.states))
+
+
+def test_actions_stay_in_their_box(program):
+    algorithm, state = program.algorithm, jax.tree.map(lambda x: x[0], program.states)
+
+    def choices(obs, key):
+        sampled = algorithm.act(state, obs, key, "sampled")[0]
+        certain = algorithm.act(state, obs, key, "deterministic")[0]
+        return sampled, certain, algorithm.assess(state, obs, sampled)
+
+    obs = jnp.asarray(np.random.default_rng(0).normal(0.0, 5.0, (20, 4)), jnp.float32)
+    keys = jax.random.split(jax.random.key(0), 20)
+    every = jax.jit(jax.vmap(choices), compiler_options=QUICK)
+    *actions, assessment = every(obs, keys)
+    for action in actions:
+        assert (np.array(SPEC.action_low) <= action).all()
+        assert (action <= np.array(SPEC.action_high)).all()
+    assert np.isfinite(assessment.value).all()
+    assert assessment.cost.shape == assessment.cost_spread.shape == (20, 2)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "expected"), [(10.0, [5, 10, 10, 10]), (20.0, [5, 10, 15, 20])]
+)
+def test_the_throttle_gives_the_authors_averages(ratio, expected):
+    horizon, averages = 400, []
+    for epoch in range(4):
+        done = 0
+        for i in range(horizon):
+            before = epoch * horizon + i
+            done += rounds_due(ratio, 5, horizon, before, before + 1, done)
+        averages.append(done / horizon)
+    np.testing.assert_allclose(averages, expected, atol=2 * ratio / horizon)
