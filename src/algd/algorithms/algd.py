@@ -310,7 +310,7 @@ class ALGD:
         violation = jnp.mean(qc_replay, axis=0) - state.limit
         dual = self._dual.step(state.dual, violation)
         if self.energy == "reward":
-            # Nothing holds the violation back, so the multiplier would grow without end.
+            # Nothing holds the violation back: the multiplier would grow without end.
             dual = state.dual
 
         # Targets follow.
@@ -331,7 +331,7 @@ class ALGD:
             "energy_loss": jnp.mean(energies[:, 0]),
             "score_loss": score_loss,
             "q_mean": jnp.mean(q),
-            "lam": dual.lam,
+            "lam": jnp.zeros_like(dual.lam) if self.energy == "reward" else dual.lam,
             "qc_mean": jnp.mean(qc_replay, axis=0),
             "violation": jnp.mean(jnp.maximum(qc_replay - state.limit, 0.0), axis=0),
         }
