@@ -114,10 +114,11 @@ def plot_curves(groups: dict[str, list[Run]], path: Path) -> None:
             draw_curve(multiplier, curve(runs, "train", f"lam{suffix}"), colour, shown)
             foretold = curve(runs, "eval", f"expected_cost{suffix}")
             measured = curve(runs, "eval", f"discounted_cost{suffix}")
-            draw_curve(calibration, foretold, colour, f"{shown}: expected by the critics")
+            which = f"{shown}: " if len(groups) > 1 or suffix else ""
+            draw_curve(calibration, foretold, colour, f"{which}expected by the critics")
             if measured is not None:
                 calibration.plot(measured.steps, measured.mean, style, color=colour, lw=1.2)
-                calibration.lines[-1].set_label(f"{shown}: measured")
+                calibration.lines[-1].set_label(f"{which}measured")
             for line in (costs.lines, multiplier.lines):
                 if line:
                     line[-1].set_linestyle(style if style != ":" or suffix else "-")
