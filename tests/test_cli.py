@@ -67,7 +67,7 @@ def test_training_leaves_a_complete_run(trained):
 
 
 def test_evaluate_prints_one_object(trained, capsys):
-    main(["evaluate", str(trained), "--episodes", "20", "--json", "True"])
+    main(["evaluate", str(trained), "--episodes", "20", "--json"])
     summary = json.loads(capsys.readouterr().out)
     assert summary["episodes"] == 20
     assert set(summary["return"]) == {"mean", "standard_error", "iqm"}
@@ -88,7 +88,7 @@ def test_resume_with_more_steps(trained, tmp_path, capsys):
 
     copy = tmp_path / "copy"
     shutil.copytree(trained, copy)
-    main(["resume", str(copy), "--steps", "240", "--quiet", "True"])
+    main(["resume", str(copy), "--steps", "240", "--quiet"])
     rows = [json.loads(line) for line in (copy / "metrics.jsonl").read_text().splitlines()]
     assert rows[-1]["step"] == 240
 

@@ -65,11 +65,11 @@ def remember_compilations() -> None:
         jax.config.update("jax_compilation_cache_dir", str(home / "algd" / "xla"))
 
 
-def parse(kind: Any, arguments: list[str], command: str) -> Any:
+def parse(kind: Any, arguments: list[str], command: str, *markers: Any) -> Any:
     """Parse with tyro, whose own complaints also end with the exit code 2."""
     import tyro
 
-    config = (tyro.conf.FlagConversionOff, tyro.conf.OmitArgPrefixes)
+    config = (tyro.conf.OmitArgPrefixes, *markers)
     return tyro.cli(kind, args=arguments, prog=f"algd {command}", config=config)
 
 
@@ -112,9 +112,13 @@ def train_command(arguments: list[str]) -> None:
 
         settings: Settings
         output: Output
-        algorithm: union = dataclasses.field(default_factory=lambda: found["algd"])  # pyright: ignore
+        algorithm: union = dataclasses.field(  # pyright: ignore[reportInvalidTypeForm]
+            default_factory=lambda: found["algd"]
+        )
+        """The preset: an algorithm with its hyperparameters."""
 
-    chosen = parse(Train, arguments, "train")
+    # Lists are given by repeating the option: otherwise they would swallow the preset's name.
+    chosen = parse(Train, arguments, "train", tyro.conf.UseAppendAction)
     name = next((word for word in arguments if word in found), "algd")
     with progress_line(chosen.output.quiet) as report:
         run = interruptible(
@@ -123,24 +127,25 @@ def train_command(arguments: list[str]) -> None:
     announce(run.directory)
 
 
-@dataclass(frozen=True)
-class Resume:
-    """Continue a run from its last checkpoint, bit for bit where the environment allows."""
-
-    run: Annotated[Path, "positional"]
-    """The run directory."""
-    steps: int | None = None
-    """Environment steps in all; by default what the run was meant to have."""
-    quiet: bool = False
-    """Show no progress line."""
-
-
 def resume_command(arguments: list[str]) -> None:
     """`algd resume RUN [--steps N]`."""
+    import tyro
+
     from algd.api import resume
 
+    @dataclass(frozen=True)
+    class Resume:
+        """Continue a run from its last checkpoint, bit for bit where the environment allows."""
+
+        run: tyro.conf.Positional[Path]
+        """The run directory."""
+        steps: int | None = None
+        """Environment steps in all; by default what the run was meant to have."""
+        quiet: bool = False
+        """Show no progress line."""
+
     remember_compilations()
-    chosen = parse(positional(Resume, "run"), arguments, "resume")
+    chosen = parse(Resume, arguments, "resume")
     with progress_line(chosen.quiet) as report:
         run, notes = interruptible(lambda: resume(chosen.run, chosen.steps, report))
     for note in notes:
@@ -148,24 +153,10 @@ def resume_command(arguments: list[str]) -> None:
     announce(run.directory)
 
 
-@dataclass(frozen=True)
-class Evaluate:
-    """Roll out the policy of a run's newest checkpoint on fresh environments."""
-
-    run: Path
-    """The run directory."""
-    episodes: int = 100
-    """How many episodes."""
-    seed: int = 12345
-    """Seed of the environments and of sampled actions."""
-    sampled: bool = False
-    """Draw actions from the policy instead of its deterministic ones."""
-    json: bool = False
-    """Print one JSON object."""
-
-
 def evaluate_command(arguments: list[str]) -> None:
     """`algd evaluate RUN --episodes 100 --json`."""
+    import tyro
+
     from algd.evaluation import evaluate
     from algd.policy import load
     from algd.runs import Run
@@ -173,7 +164,22 @@ def evaluate_command(arguments: list[str]) -> None:
     from algd.training import make_envs, restored
     from algd.types import UserError
 
-    chosen = parse(positional(Evaluate, "run"), arguments, "evaluate")
+    @dataclass(frozen=True)
+    class Evaluate:
+        """Roll out the policy of a run's newest checkpoint on fresh environments."""
+
+        run: tyro.conf.Positional[Path]
+        """The run directory."""
+        episodes: int = 100
+        """How many episodes."""
+        seed: int = 12345
+        """Seed of the environments and of sampled actions."""
+        sampled: bool = False
+        """Draw actions from the policy instead of its deterministic ones."""
+        json: bool = False
+        """Print one JSON object."""
+
+    chosen = parse(Evaluate, arguments, "evaluate")
     if chosen.episodes < 1:
         raise UserError(f"--episodes must be at least 1, not {chosen.episodes}.")
     policy = load(chosen.run)
@@ -217,27 +223,28 @@ def print_summary(summary: dict[str, Any], spec: Any) -> None:
     Console().print(table)
 
 
-@dataclass(frozen=True)
-class Plot:
-    """Draw runs: equal preset and task become one line with an interval over seeds."""
-
-    runs: tuple[Path, ...]
-    """Run directories."""
-    out: Path = Path("curves.png")
-    """The picture."""
-    force: bool = False
-    """Write over an existing picture."""
-
-
 def plot_command(arguments: list[str]) -> None:
     """`algd plot RUN... --out curves.png`."""
+    import tyro
+
     from algd.plotting import plot_curves, title_of
     from algd.runs import Run
     from algd.types import UserError
 
-    chosen = parse(positional(Plot, "runs"), arguments, "plot")
+    @dataclass(frozen=True)
+    class Plot:
+        """Draw runs: equal preset and task become one line with an interval over seeds."""
+
+        runs: tyro.conf.Positional[tuple[Path, ...]]
+        """Run directories."""
+        out: Path = Path("curves.png")
+        """The picture."""
+        force: bool = False
+        """Write over an existing picture."""
+
+    chosen = parse(Plot, arguments, "plot")
     if chosen.out.exists() and not chosen.force:
-        raise UserError(f"{chosen.out} exists; choose another --out, or --force True.")
+        raise UserError(f"{chosen.out} exists; choose another --out, or --force.")
     groups: dict[str, list[Run]] = {}
     for directory in chosen.runs:
         run = Run(directory)
@@ -271,24 +278,25 @@ def list_command(arguments: list[str]) -> None:
         print(f"  {name}")
 
 
-@dataclass(frozen=True)
-class Bench:
-    """Measure speed on this machine, in ratios within one run."""
-
-    what: str
-    """update or env."""
-    presets: tuple[str, ...] = ()
-    """For update: which presets; by default algd-code alone, `all` for every one."""
-    json: bool = False
-    """Print JSON."""
-
-
 def bench_command(arguments: list[str]) -> None:
     """`algd bench update --json`, `algd bench env --json`."""
+    import tyro
+
     from algd.algorithms import preset, presets
     from algd.types import UserError, nearest
 
-    chosen = parse(positional(Bench, "what"), arguments, "bench")
+    @dataclass(frozen=True)
+    class Bench:
+        """Measure speed on this machine, in ratios within one run."""
+
+        what: tyro.conf.Positional[str]
+        """update (gradient rounds and acting) or env (environment steps)."""
+        presets: tuple[str, ...] = ()
+        """For update: which presets; by default algd-code alone, `all` for every one."""
+        json: bool = False
+        """Print JSON."""
+
+    chosen = parse(Bench, arguments, "bench")
     if chosen.what == "update":
         from algd.experiments.bench_update import bench_update
 
@@ -310,23 +318,6 @@ def bench_command(arguments: list[str]) -> None:
         return
     for row in rows:
         print("  ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{v}" for k, v in row.items()))
-
-
-def positional(kind: type, name: str) -> Any:
-    """The dataclass with one field given without a flag."""
-    import tyro
-
-    annotations = dict(kind.__annotations__)
-    annotations[name] = tyro.conf.Positional[annotations[name]]
-    fields = [
-        (f.name, annotations[f.name])
-        if f.default is dataclasses.MISSING
-        else (f.name, annotations[f.name], f)
-        for f in dataclasses.fields(kind)
-    ]
-    made = dataclasses.make_dataclass(kind.__name__, fields, frozen=True)
-    made.__doc__ = kind.__doc__
-    return made
 
 
 class progress_line:

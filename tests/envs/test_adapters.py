@@ -374,18 +374,21 @@ def test_no_horizon():
         (Costless, {}, r"reports no cost.*info\['cost'\].*cost_function"),
         (Walk, {"budgets": (Budget(1.0), Budget(2.0))}, r"shape \(1,\), but 2 budget.*1\.0, 2\.0"),
         (TwoCosts, {}, r"shape \(2,\), but 1 budget"),
-        (GrowingCost, {}, r"shape \(2,\) after one of length 1.*must not change"),
         (WordyCost, {}, "'high' as its cost"),
         (FourValues, {}, "returned 4 values"),
     ],
 )
-def test_refused_when_it_shows(env_class, arguments, message):
-    env = made(env_class, **arguments)
-    env.reset(0)
-    if env_class is GrowingCost:
-        env.step(push(env, 0.0))
+def test_refused_by_a_trial_step(env_class, arguments, message):
     with pytest.raises(UserError, match=message):
-        env.step(push(env, 0.0))
+        made(env_class, **arguments)
+
+
+def test_a_cost_that_changes_its_length_is_refused_when_it_does():
+    env = made(GrowingCost)
+    env.reset(0)
+    with pytest.raises(UserError, match=r"shape \(2,\) after one of length 1.*must not change"):
+        for _ in range(2):
+            env.step(push(env, 0.0))
 
 
 def test_budgets_of_our_tasks_keep_what_a_plain_budget_leaves_open():

@@ -73,7 +73,13 @@ def copy_foreign(
     if horizon < 1:
         raise UserError(f"The horizon of {name} must be at least 1 step, not {horizon}.")
     reports = [CostReport(env, name, budgets, horizon, cost_function) for env in copies]
-    return VectorAdapter(CopiedVectorEnv(reports), exact_state=False)
+    adapted = VectorAdapter(CopiedVectorEnv(reports), exact_state=False)
+    # Whether a cost is reported shows only in a step: take one now, before a run is begun.
+    adapted.reset(0)
+    low, high = np.array(adapted.spec.action_low), np.array(adapted.spec.action_high)
+    adapted.step(np.tile((low + high) / 2, (adapted.num_envs, 1)).astype(np.float32))
+    adapted.restore_state({})
+    return adapted
 
 
 def check_action_space(name: str, space: gymnasium.Space) -> None:
