@@ -1,6 +1,7 @@
 """Training from Python with the words of the command line."""
 
 import dataclasses
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -35,9 +36,7 @@ def train(
         if name not in of_run | of_preset:
             known = of_run | of_preset
             raise UserError(f"There is no setting {name!r}.{nearest(name, known)}")
-    settings = Settings(
-        env=env, budget=limits, **{k: v for k, v in options.items() if k in of_run}
-    )
+    settings = Settings(env=env, budget=limits, **{k: v for k, v in options.items() if k in of_run})
     chosen = dataclasses.replace(chosen, **{k: v for k, v in options.items() if k in of_preset})
     return run_to_end(settings, chosen, algorithm, out, report)
 
@@ -70,8 +69,13 @@ def resume(
 
 def draw(run: Run) -> None:
     """Leave `curves.png` in the run directory, if there is anything to draw."""
-    if run.metrics_path.exists() and run.metrics_path.stat().st_size:
+    if not (run.metrics_path.exists() and run.metrics_path.stat().st_size):
+        return
+    try:
         plot_curves({title_of(run): [run]}, run.directory / "curves.png")
+    except (OSError, UserError) as error:
+        # A picture must not hide what became of the run.
+        warnings.warn(f"The curves could not be drawn: {error}", stacklevel=2)
 
 
 def free_directory(settings: Settings, name: str) -> Path:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from algd.types import Algorithm, Assessment, CostVectorEnv, EnvSpec, Mode
+from algd.types import Algorithm, Assessment, CostVectorEnv, EnvSpec, Mode, UserError
 
 
 @partial(jax.jit, static_argnames=("algorithm", "mode"))
@@ -22,6 +22,18 @@ def act(
     """An action for every copy, each with its own random numbers."""
     keys = jax.random.split(key, obs.shape[0])
     return jax.vmap(lambda o, k: algorithm.act(state, o, k, mode))(obs, keys)
+
+
+class NonFiniteAction(UserError):
+    """The policy's networks have broken down."""
+
+
+def finite(actions: Float[Array, "envs action"]) -> Float[np.ndarray, "envs action"]:
+    """The actions on the host, where an environment may see them."""
+    on_host = np.asarray(actions)
+    if not np.isfinite(on_host).all():
+        raise NonFiniteAction("The policy's action is infinite or not a number.")
+    return on_host
 
 
 @partial(jax.jit, static_argnames=("algorithm",))
@@ -85,7 +97,7 @@ def evaluate(
         if (length == 0).any():
             foretold = np.asarray(assess(algorithm, state, device_obs, actions).cost)
             expected = np.where((length == 0)[:, None], foretold, expected)
-        result = envs.step(np.asarray(actions))
+        result = envs.step(finite(actions))
         returns += result.reward
         plain += result.cost
         discounted += discount ** length[:, None] * result.cost

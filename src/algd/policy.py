@@ -1,5 +1,6 @@
 """A trained policy, loaded from a run, ready to act."""
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,9 @@ def load(directory: str | Path, seed: int = 0) -> Policy:
     run = Run(Path(directory))
     config = run.config()
     _, algorithm, _ = restored(config)
-    _, arrays, _ = run.newest_checkpoint()
+    step, arrays, complaints = run.newest_checkpoint()
+    for complaint in complaints:
+        warnings.warn(f"{complaint}; the policy is that of step {step}.", stacklevel=2)
     try:
         spec = spec_from_state(config, arrays)
         template = jax.eval_shape(lambda: algorithm.init(spec, jax.random.key(0)))

@@ -1,11 +1,12 @@
 """The run directory: settings, metrics, checkpoints. Nothing in it can run code when read.
 
-    config.json        every setting; training it again gives the same numbers
-    metrics.jsonl      one row per event, appended live, free of wall-clock times
-    timing.jsonl       steps per second beside them
-    checkpoints/       step-000020000.algd: networks, optimisers, environments, counters
-    replay/            the buffer in pieces, each written once
-    tensorboard/       the same curves for TensorBoard
+config.json        every setting; training it again gives the same numbers
+metrics.jsonl      one row per event, appended live, free of wall-clock times; `crc` in each
+                   covers all rows up to it
+timing.jsonl       steps per second beside them
+checkpoints/       step-000020000.algd: networks, optimisers, environments, counters
+replay/            the buffer in pieces, each written once
+tensorboard/       the same curves for TensorBoard
 """
 
 import dataclasses
@@ -15,10 +16,12 @@ import io
 import json
 import os
 import re
+import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -28,6 +31,8 @@ from algd.types import UserError
 FORMAT = 1
 MAGIC = b"ALGD"
 KEEP = 2
+# What a run has that was stopped before its settings were written: nothing worth keeping.
+EMPTY = {"lock", "checkpoints", "replay", "config.json.part"}
 
 
 class DamagedFile(Exception):
@@ -40,16 +45,26 @@ class DamagedFile(Exception):
 def write_atomically(path: Path, content: bytes) -> None:
     """Write under a temporary name, flush to the disk, rename."""
     temporary = path.with_name(path.name + ".part")
-    with open(temporary, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-    directory = os.open(path.parent, os.O_RDONLY)
     try:
-        os.fsync(directory)
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:
+        # Half a file is of no use to anyone, least of all on a full disk.
+        temporary.unlink(missing_ok=True)
+        raise
+    os.replace(temporary, path)
+    flush_names(path.parent)
+
+
+def flush_names(directory: Path) -> None:
+    """Bring new, renamed and deleted names in a directory to the disk."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
     finally:
-        os.close(directory)
+        os.close(descriptor)
 
 
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
@@ -71,15 +86,20 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     head, digest, payload = content[:8], content[8:40], content[40:]
     if head[:4] != MAGIC or len(content) < 40:
         raise DamagedFile(f"{path} is not a checkpoint file, or its beginning is damaged")
-    if hashlib.blake2b(head + payload, digest_size=32).digest() != digest:
-        raise DamagedFile(f"{path} is damaged: its checksum does not fit")
+    # The version comes first: another format may have another checksum.
     version = int.from_bytes(head[4:8], "little")
     if version != FORMAT:
         raise DamagedFile(
-            f"{path} has the format {version}; this version of algd reads format {FORMAT}"
+            f"{path} has the format {version} (or its beginning is damaged); "
+            f"this version of algd reads format {FORMAT}"
         )
-    with np.load(io.BytesIO(payload), allow_pickle=False) as archive:
-        return {name: archive[name] for name in archive.files}
+    if hashlib.blake2b(head + payload, digest_size=32).digest() != digest:
+        raise DamagedFile(f"{path} is damaged: its checksum does not fit")
+    try:
+        with np.load(io.BytesIO(payload), allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except (ValueError, KeyError, OSError, zipfile.BadZipFile) as error:
+        raise DamagedFile(f"{path} holds no plain arrays ({error})") from error
 
 
 # --- pytrees as named arrays ------------------------------------------------------------------
@@ -107,6 +127,38 @@ def from_arrays(template: Any, arrays: Mapping[str, np.ndarray], prefix: str) ->
             )
         found.append(jax.numpy.asarray(array))
     return jax.tree_util.tree_unflatten(structure, found)
+
+
+# --- rows with a running checksum -------------------------------------------------------------
+
+
+class Mark(NamedTuple):
+    """How much of metrics.jsonl belongs to a checkpoint: its bytes, and the checksum of them."""
+
+    size: int = 0
+    crc: int = 0
+
+
+def sealed(row: Mapping[str, Any], mark: Mark) -> tuple[bytes, Mark]:
+    """The line of a row that follows the mark, and the mark behind it."""
+    crc = zlib.crc32(json.dumps(row).encode(), mark.crc)
+    line = json.dumps({**row, "crc": f"{crc:08x}"}).encode() + b"\n"
+    return line, Mark(mark.size + len(line), crc)
+
+
+def unsealed(line: bytes, mark: Mark) -> tuple[dict[str, Any], Mark]:
+    """The row of a line that follows the mark, and the mark behind it, or `ValueError`."""
+    row = json.loads(line)
+    if not isinstance(row, dict) or not isinstance(row.get("kind"), str):
+        raise ValueError("not a row of metrics")
+    if "crc" not in row and not mark.crc:
+        # Runs of before the checksum: taken as they are, but never among rows that have one.
+        return row, Mark(mark.size + len(line) + 1)
+    row.pop("crc", None)
+    expected, behind = sealed(row, mark)
+    if expected != line + b"\n":
+        raise ValueError("the checksum differs")
+    return row, behind
 
 
 # --- the directory ----------------------------------------------------------------------------
@@ -142,14 +194,16 @@ class Run:
         try:
             config = json.loads(self.config_path.read_text())
             version, stated = config["format"], config.pop("checksum")
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UserError(f"{self.config_path} is damaged ({error}).") from error
-        if stated != _checksum(config):
-            raise UserError(f"{self.config_path} is damaged or was edited: its checksum differs.")
+        except OSError as error:
+            raise UserError(f"{self.config_path} cannot be read: {error.strerror}.") from error
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise UserError(f"{self.config_path} is damaged ({error!r}).") from error
         if version != FORMAT:
             raise UserError(
-                f"{self.config_path} has the format {version}; this version reads {FORMAT}."
+                f"{self.config_path} has the format {version!r}; this version reads {FORMAT}."
             )
+        if stated != _checksum(config):
+            raise UserError(f"{self.config_path} is damaged or was edited: its checksum differs.")
         return config
 
     def write_config(self, config: dict[str, Any]) -> None:
@@ -159,21 +213,40 @@ class Run:
         write_atomically(self.config_path, text.encode())
 
     def rows(self, kind: str | None = None) -> list[dict[str, Any]]:
-        """The metrics, of one kind or all; a torn last line is left out."""
+        """The metrics, of one kind or all; a last line that is still being written is left out."""
         if not self.metrics_path.is_file():
             raise UserError(f"{self.directory} has no metrics.jsonl yet.")
-        rows = []
-        for number, line in enumerate(self.metrics_path.read_text(errors="replace").splitlines()):
+        rows, mark = [], Mark()
+        for number, line in enumerate(self.metrics_path.read_bytes().split(b"\n")[:-1], 1):
             try:
-                row = json.loads(line)
-                if kind is None or row["kind"] == kind:
-                    rows.append(row)
-            except (ValueError, KeyError, TypeError) as error:
-                if number == 0 or self.metrics_path.read_bytes().endswith(b"\n"):
-                    raise UserError(
-                        f"{self.metrics_path} is damaged in line {number + 1}."
-                    ) from error
+                row, mark = unsealed(line, mark)
+            except (ValueError, RecursionError) as error:
+                raise UserError(
+                    f"{self.metrics_path} is damaged in line {number} ({error})."
+                ) from error
+            if kind is None or row["kind"] == kind:
+                rows.append(row)
         return rows
+
+    def checked_mark(self, mark: Mark) -> Mark:
+        """The mark, if the file still begins with what it held there; that of a new file if it is
+        gone altogether, which may be the user's wish."""
+        if not self.metrics_path.exists():
+            return Mark()
+        try:
+            with open(self.metrics_path, "rb") as file:
+                lines = file.read(mark.size).split(b"\n")
+        except OSError as error:
+            raise DamagedFile(f"{self.metrics_path} cannot be read ({error.strerror})") from error
+        found = Mark()
+        for line in lines[:-1]:
+            try:
+                _, found = unsealed(line, found)
+            except ValueError as error:
+                raise DamagedFile(f"{self.metrics_path} is damaged ({error})") from error
+        if found != mark:
+            raise DamagedFile(f"{self.metrics_path} is not what it was at the checkpoint")
+        return mark
 
     def checkpoints(self) -> list[tuple[int, Path]]:
         """Checkpoints by step, oldest first."""
@@ -186,9 +259,7 @@ class Run:
 
     def write_checkpoint(self, step: int, arrays: Mapping[str, np.ndarray]) -> None:
         """Write one, then drop all but the newest `KEEP`."""
-        folder = self.directory / "checkpoints"
-        folder.mkdir(exist_ok=True)
-        write_arrays(folder / f"step-{step:09d}.algd", arrays)
+        write_arrays(self.directory / "checkpoints" / f"step-{step:09d}.algd", arrays)
         for _, path in self.checkpoints()[:-KEEP]:
             path.unlink()
 
@@ -203,16 +274,62 @@ class Run:
         detail = f" ({'; '.join(complaints)})" if complaints else ""
         raise UserError(f"{self.directory} has no usable checkpoint{detail}.")
 
+    def forget_after(self, step: int, stored: int) -> None:
+        """Clear away what a stopped process left behind the checkpoint that is gone on from.
+
+        Later checkpoints are damaged or lack something; they are set aside under another name,
+        since their networks may still be of use.
+        """
+        for path in self.directory.rglob("*.part"):
+            path.unlink()
+        for later, path in self.checkpoints():
+            if later > step:
+                path.rename(path.with_name(path.name + ".unusable"))
+        for _, last, path in self.pieces():
+            if last > stored:
+                path.unlink()
+        drop_torn_line(self.timing_path)
+
+    def pieces(self) -> list[tuple[int, int, Path]]:
+        """The pieces of the replay buffer, oldest first: first transition, one past the last."""
+        found = []
+        for path in (self.directory / "replay").glob("*.algd"):
+            match = re.fullmatch(r"(\d+)-(\d+)\.algd", path.name)
+            if match:
+                found.append((int(match[1]), int(match[2]), path))
+        return sorted(found)
+
+    def last_good(self) -> str:
+        """A sentence on what a broken run can be continued from."""
+        found = self.checkpoints()
+        if not found:
+            return "There is no checkpoint yet."
+        return f"The last good checkpoint is that of step {found[-1][0]} in {self.directory}."
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Say so if the disk does not take what is written."""
+        try:
+            yield
+        except OSError as error:
+            raise UserError(
+                f"Cannot write to {self.directory}: {error.strerror}. {self.last_good()} Make "
+                f"room and go on with: algd resume {self.directory}"
+            ) from error
+
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Hold the directory against a second process; the lock dies with its holder."""
-        with open(self.directory / "lock", "a") as file:
+        with ExitStack() as stack:
             try:
+                file = stack.enter_context(open(self.directory / "lock", "a"))
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
+            except BlockingIOError as error:
                 raise UserError(
                     f"Another process is training in {self.directory}; wait for it or stop it."
                 ) from error
+            except OSError as error:
+                raise UserError(f"Cannot lock {self.directory}: {error.strerror}.") from error
             yield
 
 
@@ -230,12 +347,20 @@ def create_run(directory: Path) -> Run:
         )
     if directory.exists() and not directory.is_dir():
         raise UserError(f"{directory} is a file, not a directory.")
-    if directory.is_dir() and any(directory.iterdir()):
+    if directory.is_dir() and any(path.name not in EMPTY for path in directory.iterdir()):
         raise UserError(f"{directory} is not empty; choose another directory with --out.")
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        probe = directory / "lock"
-        probe.touch()
+        for folder in (directory, directory / "checkpoints", directory / "replay"):
+            folder.mkdir(parents=True, exist_ok=True)
+        (directory / "lock").touch()
+        flush_names(directory.parent)
     except OSError as error:
         raise UserError(f"Cannot write to {directory}: {error.strerror}.") from error
     return Run(directory)
+
+
+def drop_torn_line(path: Path) -> None:
+    """Cut what a stopped process has begun to write behind the last whole line."""
+    if path.is_file():
+        content = path.read_bytes()
+        os.truncate(path, content.rfind(b"\n") + 1)

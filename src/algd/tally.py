@@ -60,8 +60,12 @@ class Tally:
             a["ended_length"] += a["length"][ends].sum()
             a["ended_cost"] += costs.sum(axis=0)
             a["ended_over"] += (costs > limits).sum(axis=0)
-            for name in ("return", "plain", "discounted", "length"):
-                a[name][ends] = 0
+            self.forget_episodes(ends)
+
+    def forget_episodes(self, where: Bool[np.ndarray, " envs"] | slice = slice(None)) -> None:
+        """Start the sums of running episodes anew."""
+        for name in ("return", "plain", "discounted", "length"):
+            self.arrays[name][where] = 0
 
     def count_update(self, metrics: Metrics) -> None:
         """Take in the means of one call's gradient rounds."""

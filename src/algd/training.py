@@ -10,22 +10,32 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from algd import envs
 from algd.algorithms import preset
-from algd.evaluation import act, evaluate
+from algd.evaluation import NonFiniteAction, act, evaluate, finite
+from algd.journal import Journal
 from algd.replay import Replay, add, capacity, init_replay, sample
-from algd.runs import DamagedFile, Run, create_run, from_arrays, read_arrays, to_arrays, write_arrays
+from algd.runs import (
+    DamagedFile,
+    Mark,
+    Run,
+    create_run,
+    from_arrays,
+    read_arrays,
+    to_arrays,
+    write_arrays,
+)
 from algd.tally import Tally, evaluation_row
 from algd.types import (
     Budget,
@@ -36,6 +46,7 @@ from algd.types import (
     Transition,
     UserError,
 )
+from algd.validation import check_fields, check_hyperparameters
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,6 +92,7 @@ class Progress(NamedTuple):
 
 
 Report = Callable[[Progress], None]
+T = TypeVar("T")
 
 # XLA's fused products are slower on a CPU than its plain ones at these sizes, and LLVM's
 # expensive passes double the compilation without making the program faster.
@@ -179,27 +191,39 @@ def make_envs(settings: Settings, copies: int) -> CostVectorEnv:
     )
 
 
-def check_settings(settings: Settings) -> None:
-    """Refuse what cannot be trained, before anything is written."""
-    positive = ("steps", "envs", "eval_every", "eval_episodes", "log_every", "checkpoint_every")
-    for name in positive:
-        if getattr(settings, name) < 1:
-            option = name.replace("_", "-")
-            raise UserError(f"--{option} must be at least 1, not {getattr(settings, name)}.")
-    if settings.seed < 0:
-        raise UserError(f"--seed must not be negative, but it is {settings.seed}.")
-
-
-def check_memory(spec: EnvSpec, slots: int) -> None:
-    """Refuse a buffer that does not fit, with the size it would need."""
-    floats = 2 * spec.obs_size + spec.action_size + 1 + 2 * len(spec.budgets)
-    needed = slots * (4 * floats + 3)
-    available = available_memory()
-    if available is not None and needed > 0.8 * available:
+def check(settings: Settings, algorithm: Any) -> None:
+    """Refuse what cannot be trained, before anything is made or written."""
+    check_fields(settings)
+    check_hyperparameters(algorithm)
+    if algorithm.data == "replay" and algorithm.replay_size < settings.envs:
         raise UserError(
-            f"A replay buffer of {slots:,} transitions needs {needed / 2**30:.1f} GiB, but only "
-            f"{available / 2**30:.1f} GiB are free. Give a smaller --replay-size."
+            f"--replay-size must be at least the {settings.envs} of --envs, "
+            f"not {algorithm.replay_size}."
         )
+
+
+def kept_transitions(settings: Settings, algorithm: Any) -> int:
+    """How many transitions are held at a time; no run needs more of them than it has steps."""
+    wanted = algorithm.replay_size if algorithm.data == "replay" else algorithm.rollout_steps
+    return min(wanted, settings.steps + settings.envs)
+
+
+def check_memory(spec: EnvSpec, slots: int, algorithm: Any) -> None:
+    """Refuse transitions or networks that do not fit, with the size they would need."""
+    floats = 2 * spec.obs_size + spec.action_size + 1 + 2 * len(spec.budgets)
+    state = jax.eval_shape(lambda: algorithm.init(spec, jax.random.key(0)))
+    # An update holds the networks before and behind it.
+    networks = 2 * sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+    available = available_memory()
+    for what, needed, option in (
+        (f"{slots:,} transitions", slots * (4 * floats + 3), "--replay-size or --rollout-steps"),
+        ("Networks of these widths", networks, "--critic-hidden and the like"),
+    ):
+        if available is not None and needed > 0.8 * available:
+            raise UserError(
+                f"{what} need {needed / 2**30:.1f} GiB, but only {available / 2**30:.1f} GiB are "
+                f"free. Give a smaller {option}."
+            )
 
 
 def available_memory() -> int | None:
@@ -215,11 +239,14 @@ def available_memory() -> int | None:
 def non_finite(result: EnvStep) -> dict[str, Bool[np.ndarray, " envs"]]:
     """Which copies report something that is not a number, by quantity."""
     return {
-        "observation": ~np.isfinite(result.next_obs).all(axis=1)
-        | ~np.isfinite(result.obs).all(axis=1),
-        "reward": ~np.isfinite(result.reward),
-        "cost": ~np.isfinite(result.cost).all(axis=1),
+        "observation": _bad_rows(result.next_obs) | _bad_rows(result.obs),
+        "reward": _bad_rows(result.reward[:, None]),
+        "cost": _bad_rows(result.cost),
     }
+
+
+def _bad_rows(values: Float[np.ndarray, "envs numbers"]) -> Bool[np.ndarray, " envs"]:
+    return np.logical_not(np.isfinite(values).all(axis=1))
 
 
 @contextmanager
@@ -258,10 +285,7 @@ class Trainer:
         self.rollout: list[Transition] = []
         self.pending: Metrics = {}
         if algorithm.data == "replay":
-            # No run needs more slots than it has steps.
-            slots = min(algorithm.replay_size, settings.steps + settings.envs)
-            check_memory(self.spec, slots)
-            self.replay = init_replay(self._example(), slots)
+            self.replay = init_replay(self._example(), kept_transitions(settings, algorithm))
 
     def _example(self) -> Transition:
         size, constraints = self.spec.obs_size, len(self.spec.budgets)
@@ -284,7 +308,7 @@ class Trainer:
         act_key, learn_key = jax.random.split(key)
         obs = jnp.asarray(self.obs)
         action, extras = act(self.algorithm, self.state, obs, act_key, "sampled")
-        host_action = np.asarray(action)
+        host_action = self._or_stop(lambda: finite(action))
         self.fold_pending()
         result = self.envs.step(host_action)
         keep = self._checked(result)
@@ -356,16 +380,24 @@ class Trainer:
             names = [name for name, where in faults.items() if where.any()]
             raise UserError(
                 f"At step {self.step} the environment reported a {' and a '.join(names)} that is "
-                f"not finite. {self._last_good()} To leave such steps out and go on: "
+                f"not finite. {self.run.last_good()} To leave such steps out and go on: "
                 "--bad-steps drop."
             )
         return ~bad
 
-    def _last_good(self) -> str:
-        found = self.run.checkpoints()
-        if not found:
-            return "There is no checkpoint yet."
-        return f"The last good checkpoint is that of step {found[-1][0]} in {self.run.directory}."
+    def _diverged(self, quantities: list[str]) -> UserError:
+        return UserError(
+            f"At step {self.step} {', '.join(quantities)} became infinite or not a number. "
+            f"{self.run.last_good()} Try smaller step sizes (--critic-rate and the like) or milder "
+            "weights (with ALGD a larger --beta)."
+        )
+
+    def _or_stop(self, work: Callable[[], T]) -> T:
+        """Do what asks the policy for actions; stop if it gives none."""
+        try:
+            return work()
+        except NonFiniteAction as error:
+            raise self._diverged(["the policy's action"]) from error
 
     def train_row(self) -> dict[str, Any]:
         """The training metrics since the last row; stop if learning has broken down."""
@@ -373,11 +405,7 @@ class Trainer:
         row = {"kind": "train", "step": self.step, **self.tally.take_row()}
         broken = [name for name, value in row.items() if name != "kind" and not np.isfinite(value)]
         if broken:
-            raise UserError(
-                f"At step {self.step} {', '.join(broken)} became infinite or not a number. "
-                f"{self._last_good()} Try a smaller --critic-rate or --score-rate, or a larger "
-                "--beta."
-            )
+            raise self._diverged(broken)
         return row
 
     def eval_row(self) -> dict[str, Any]:
@@ -386,38 +414,50 @@ class Trainer:
             copies = min(self.settings.eval_episodes, 16)
             self.eval_envs = make_envs(self.settings, copies)
         seed = int(np.random.SeedSequence([self.settings.seed, 1]).generate_state(1)[0] // 2)
-        episodes = evaluate(
-            self.algorithm,
-            self.state,
-            self.eval_envs,
-            self.settings.eval_episodes,
-            seed,
-            discount=self.algorithm.cost_discount,
+        episodes = self._or_stop(
+            partial(
+                evaluate,
+                self.algorithm,
+                self.state,
+                self.eval_envs,
+                self.settings.eval_episodes,
+                seed,
+                discount=self.algorithm.cost_discount,
+            )
         )
         return {"kind": "eval", "step": self.step, **evaluation_row(episodes, self.spec)}
 
     # --- checkpoints --------------------------------------------------------------------------
 
-    def save(self, metrics_bytes: int) -> None:
+    def save(self, mark: Mark) -> None:
         """Write a checkpoint from which the run continues to the last bit."""
         self.fold_pending()
-        self._save_replay()
-        counters = (self.step, self.iteration, self.epoch_rounds, self.epoch, metrics_bytes)
-        arrays = {
-            **to_arrays(self.state, "state"),
-            **{f"env/{name}": value for name, value in self.envs.save_state().items()},
-            **self.tally.save(),
-            "obs": self.obs,
-            "counters": np.array(counters, np.int64),
-            "stored": np.array(self.stored, np.int64),
-        }
-        if self.rollout:
-            stacked = jax.tree.map(lambda *rows: np.stack(rows), *self.rollout)
-            fields = {f.name: getattr(stacked, f.name) for f in dataclasses.fields(stacked)}
-            extras = fields.pop("extras")
-            arrays |= {f"rollout/{name}": value for name, value in fields.items()}
-            arrays |= {f"rollout/extras/{name}": value for name, value in extras.items()}
-        self.run.write_checkpoint(self.step, arrays)
+        state = to_arrays(self.state, "state")
+        broken = [
+            name.removeprefix("state.") for name, x in state.items() if not np.isfinite(x).all()
+        ]
+        if broken:
+            raise self._diverged([f"the parameters of {', '.join(broken[:3])}"])
+        with self.run.writing():
+            self._save_replay()
+            counters = (self.step, self.iteration, self.epoch_rounds, self.epoch)
+            arrays = {
+                **state,
+                **{f"env/{name}": value for name, value in self.envs.save_state().items()},
+                **self.tally.save(),
+                "obs": self.obs,
+                "counters": np.array(counters, np.int64),
+                "metrics": np.array(mark, np.int64),
+                "stored": np.array(self.stored, np.int64),
+            }
+            if self.rollout:
+                stacked = jax.tree.map(lambda *rows: np.stack(rows), *self.rollout)
+                fields = {f.name: getattr(stacked, f.name) for f in dataclasses.fields(stacked)}
+                extras = fields.pop("extras")
+                arrays |= {f"rollout/{name}": value for name, value in fields.items()}
+                arrays |= {f"rollout/extras/{name}": value for name, value in extras.items()}
+            self.run.write_checkpoint(self.step, arrays)
+            self._drop_old_pieces()
 
     def _save_replay(self) -> None:
         """Write what the buffer took in since the last checkpoint as one piece."""
@@ -425,42 +465,72 @@ class Trainer:
             return
         added, slots = int(self.replay.added), capacity(self.replay)
         if added > self.stored:
-            folder = self.run.directory / "replay"
-            folder.mkdir(exist_ok=True)
             first = max(self.stored, added - slots)
             rows = np.arange(first, added) % slots
             piece = jax.tree.map(lambda store: store[rows], self.replay.data)
-            name = f"{first:012d}-{added:012d}.algd"
-            write_arrays(folder / name, to_arrays(piece, "replay"))
+            path = self.run.directory / "replay" / f"{first:012d}-{added:012d}.algd"
+            write_arrays(path, to_arrays(piece, "replay"))
             self.stored = added
-            # The older checkpoint that is kept still needs what it saw.
-            for path in folder.glob("*.algd"):
-                if int(path.stem.split("-")[1]) <= added - 2 * slots:
-                    path.unlink()
 
-    def restore(self, arrays: dict[str, np.ndarray]) -> int:
-        """Continue from a checkpoint; the number of bytes of metrics that belong to it."""
-        self.state = from_arrays(self.state, arrays, "state")
-        env_state = {
-            name.removeprefix("env/"): value
-            for name, value in arrays.items()
-            if name.startswith("env/")
-        }
-        self.envs.reset(self.settings.seed)
-        self.envs.restore_state(env_state)
-        self.tally.restore(arrays)
-        self.obs = np.array(arrays["obs"])
-        self.step, self.iteration, self.epoch_rounds, self.epoch, size = (
-            int(x) for x in arrays["counters"]
+    def _drop_old_pieces(self) -> None:
+        """Delete the pieces that no checkpoint needs, once the new one is whole."""
+        if self.replay is None:
+            return
+        # At most one transition per step came in since the oldest checkpoint that is kept.
+        oldest = self.stored - (self.step - self.run.checkpoints()[0][0])
+        for _, last, path in self.run.pieces():
+            if last <= oldest - capacity(self.replay):
+                path.unlink()
+
+    def restore(self, arrays: dict[str, np.ndarray]) -> Mark:
+        """Continue from a checkpoint; the mark in metrics.jsonl that belongs to it.
+
+        Everything is read before anything is changed, so that a checkpoint that lacks something
+        leaves no trace.
+        """
+        try:
+            mark = self.run.checked_mark(Mark(*(int(x) for x in arrays["metrics"])))
+            step, iteration, epoch_rounds, epoch = (int(x) for x in arrays["counters"])
+            state = from_arrays(self.state, arrays, "state")
+            stored = int(arrays["stored"])
+            replay = self._restored_replay(stored)
+            rollout = self._restored_rollout(arrays)
+            obs = np.array(arrays["obs"])
+            env_state = {
+                name.removeprefix("env/"): value
+                for name, value in arrays.items()
+                if name.startswith("env/")
+            }
+            self.tally.restore(arrays)
+            self.envs.reset(self.settings.seed)
+            self.envs.restore_state(env_state)
+        except (KeyError, TypeError, ValueError) as error:
+            raise DamagedFile(
+                f"a checkpoint does not fit this version of algd ({error!r})"
+            ) from error
+        self.step, self.iteration, self.epoch_rounds, self.epoch = (
+            step,
+            iteration,
+            epoch_rounds,
+            epoch,
         )
-        self.stored = int(arrays["stored"])
-        self._restore_replay()
-        self.rollout = self._restored_rollout(arrays)
-        return size
+        self.state, self.obs = state, obs
+        self.replay, self.stored, self.rollout = replay, stored, rollout
+        if not self.envs.exact_state:
+            self._start_fresh_episodes()
+        return mark
+
+    def _start_fresh_episodes(self) -> None:
+        """Go on with an environment that cannot continue where it was."""
+        words = np.random.SeedSequence([self.settings.seed, 2, self.step]).generate_state(1)
+        self.obs = self.envs.reset(int(words[0] // 2))
+        self.tally.forget_episodes()
+        # The steps of a rollout must follow one another.
+        self.rollout = []
 
     def _restored_rollout(self, arrays: dict[str, np.ndarray]) -> list[Transition]:
-        parts = {
-            name.removeprefix("rollout/"): value
+        parts: dict[str, Any] = {
+            name.removeprefix("rollout/"): jnp.asarray(value)
             for name, value in arrays.items()
             if name.startswith("rollout/")
         }
@@ -473,36 +543,29 @@ class Trainer:
         }
         stacked = Transition(**parts, extras=extras)
         return [
-            jax.tree.map(lambda rows, i=i: jnp.asarray(rows[i]), stacked)
-            for i in range(len(stacked.reward))
+            jax.tree.map(lambda rows, i=i: rows[i], stacked) for i in range(len(stacked.reward))
         ]
 
-    def _restore_replay(self) -> None:
+    def _restored_replay(self, stored: int) -> Replay | None:
+        """The buffer as it was with so many transitions, from its pieces."""
         if self.replay is None:
-            return
+            return None
         slots = capacity(self.replay)
-        wanted = max(self.stored - slots, 0)
-        data = jax.tree.map(lambda x: np.array(x), self.replay.data)
-        reached = wanted
-        for path in sorted((self.run.directory / "replay").glob("*.algd")):
-            first, last = (int(x) for x in path.stem.split("-"))
-            if last > self.stored:
-                path.unlink()
-                continue
-            if last <= reached or first > reached:
+        data = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), self.replay.data)
+        reached = max(stored - slots, 0)
+        for first, last, path in self.run.pieces():
+            if last <= reached or first > reached or last > stored:
                 continue
             template = jax.tree.map(lambda x, n=last - first: x[:1].repeat(n, 0), data)
             piece = from_arrays(template, read_arrays(path), "replay")
             rows = np.arange(first, last) % slots
             jax.tree.map(lambda store, new, rows=rows: store.__setitem__(rows, new), data, piece)
             reached = last
-        if reached != self.stored:
+        if reached != stored:
             raise DamagedFile(
-                f"{self.run.directory}/replay lacks the transitions from {reached} to {self.stored}"
+                f"{self.run.directory}/replay lacks the transitions from {reached} to {stored}"
             )
-        self.replay = Replay(
-            jax.tree.map(jnp.asarray, data), jnp.asarray(self.stored, jnp.int32)
-        )
+        return Replay(jax.tree.map(jnp.asarray, data), jnp.asarray(stored, jnp.int32))
 
 
 # --- whole runs -------------------------------------------------------------------------------
@@ -516,14 +579,17 @@ def train(
     report: Report = lambda progress: None,
 ) -> Run:
     """Train a new run of the preset `name` with these hyperparameters in a new directory."""
-    check_settings(settings)
+    check(settings, algorithm)
     environments = make_envs(settings, settings.envs)
+    check_memory(environments.spec, kept_transitions(settings, algorithm), algorithm)
     run = create_run(directory)
     with run.lock():
         trainer = Trainer(settings, algorithm, run, environments)
         trainer.obs = environments.reset(settings.seed)
-        run.write_config(describe(settings, algorithm, name, environments.spec))
-        _loop(trainer, report)
+        with run.writing():
+            run.metrics_path.touch()
+            run.write_config(describe(settings, algorithm, name, environments.spec))
+        _loop(trainer, Mark(), report)
     return run
 
 
@@ -538,94 +604,84 @@ def resume(
         if steps < settings.steps:
             raise UserError(f"The run was already meant to have {settings.steps} steps.")
         settings = dataclasses.replace(settings, steps=steps)
+    check(settings, algorithm)
     with run.lock():
         environments = make_envs(settings, settings.envs)
+        check_memory(environments.spec, kept_transitions(settings, algorithm), algorithm)
         trainer = Trainer(settings, algorithm, run, environments)
-        notes = _restore_newest(trainer)
+        mark, notes = restore_newest(trainer)
         if not environments.exact_state:
             notes.append(
                 f"{settings.env} cannot save its state: the copies start fresh episodes, so the "
                 "run is a valid continuation but not the one it would have been."
             )
-        run.write_config(describe(settings, algorithm, name, environments.spec))
-        _loop(trainer, report)
+        with run.writing():
+            run.forget_after(trainer.step, trainer.stored)
+            run.write_config(describe(settings, algorithm, name, environments.spec))
+        _loop(trainer, mark, report)
     return run, notes
 
 
-def _restore_newest(trainer: Trainer) -> list[str]:
-    """Bring the trainer and the metrics file to the newest state that is whole."""
+def restore_newest(trainer: Trainer) -> tuple[Mark, list[str]]:
+    """Bring the trainer to the newest state that is whole; nothing on the disk is changed.
+
+    Returns the mark in metrics.jsonl that belongs to the state, and what the user should know.
+    """
     run = trainer.run
-    if not run.checkpoints():
-        trainer.obs = trainer.envs.reset(trainer.settings.seed)
-        _truncate(run.metrics_path, 0)
-        return ["The run had no checkpoint yet: it starts again from the beginning."]
     notes: list[str] = []
     for _, path in reversed(run.checkpoints()):
         try:
-            size = trainer.restore(read_arrays(path))
-            if run.metrics_path.stat().st_size < size:
-                raise DamagedFile(f"{run.metrics_path} is shorter than it was at {path.name}")
-        except (DamagedFile, OSError) as error:
-            notes.append(f"{error}; an older checkpoint is used.")
+            mark = trainer.restore(read_arrays(path))
+        except DamagedFile as error:
+            notes.append(f"{path.name} is not used: {error}.")
             continue
-        _truncate(run.metrics_path, size)
-        return notes
+        if trainer.step and not mark.size:
+            notes.append(f"metrics.jsonl is missing: its rows begin at step {trainer.step}.")
+        return mark, notes
+    if not notes and not (run.metrics_path.exists() and run.metrics_path.stat().st_size):
+        # The first checkpoint comes before the first row: nothing is lost.
+        trainer.obs = trainer.envs.reset(trainer.settings.seed)
+        return Mark(), ["The run had no checkpoint yet: it starts again from the beginning."]
+    found = " ".join(notes) or "there is none."
     raise UserError(
-        f"{run.directory} has no usable checkpoint: {' '.join(notes)} "
-        "Train it again in another directory with the settings of its config.json."
+        f"{run.directory} has no usable checkpoint: {found} Restore its files from a copy. "
+        "If only metrics.jsonl is damaged, the run can go on without the rows it had: delete it."
     )
 
 
-def _truncate(path: Path, size: int) -> None:
-    if path.exists():
-        with open(path, "r+b") as file:
-            file.truncate(size)
-
-
-def _loop(trainer: Trainer, report: Report) -> None:
+def _loop(trainer: Trainer, mark: Mark, report: Report) -> None:
     """Iterate to the last step, or to a signal; leave a checkpoint and the curves behind."""
-    from tensorboardX import SummaryWriter
-
     settings, run = trainer.settings, trainer.run
-    board = SummaryWriter(str(run.directory / "tensorboard"), purge_step=trainer.step or None)
     started_at, clock = trainer.step, time.perf_counter()
-    latest: dict[str, Any] = {}
 
-    with open(run.metrics_path, "ab") as metrics, stop_on_signal() as signals:
-
-        def write(row: dict[str, Any]) -> None:
-            metrics.write(json.dumps(row).encode() + b"\n")
-            metrics.flush()
-            for name, value in row.items():
-                if name not in ("kind", "step"):
-                    board.add_scalar(f"{row['kind']}/{name}", value, row["step"])
-            latest.update({f"{row['kind']}/{name}": value for name, value in row.items()})
+    with closing(Journal(run, mark, trainer.step)) as journal, stop_on_signal() as signals:
 
         def show() -> None:
             seconds = time.perf_counter() - clock
-            report(Progress(trainer.step, settings.steps, started_at, seconds, latest))
+            report(Progress(trainer.step, settings.steps, started_at, seconds, journal.latest))
 
         if trainer.step == 0:
-            write(trainer.eval_row())
+            # Before the first row, so that there is always something to go on from.
+            trainer.save(journal.flushed())
+            journal.write(trainer.eval_row())
         while trainer.step < settings.steps and not signals:
             before = trainer.step
             trainer.iterate()
             due = lambda every: trainer.step // every > before // every  # noqa: B023, E731
             if due(settings.log_every):
-                write(trainer.train_row())
+                journal.write(trainer.train_row())
                 speed = (trainer.step - started_at) / (time.perf_counter() - clock)
-                _append(run.timing_path, {"step": trainer.step, "steps_per_second": speed})
+                journal.write_speed(trainer.step, speed)
             if due(settings.eval_every):
-                write(trainer.eval_row())
+                journal.write(trainer.eval_row())
             if due(settings.checkpoint_every):
-                trainer.save(metrics.tell())
+                trainer.save(journal.flushed())
             show()
-        trainer.save(metrics.tell())
+        trainer.save(journal.flushed())
         # Rows past the checkpoint's mark: a continued run takes them back.
         if not signals and trainer.step % settings.eval_every:
-            write(trainer.eval_row())
+            journal.write(trainer.eval_row())
         show()
-    board.close()
     if signals:
         raise Interrupted(run.directory, trainer.step)
 
@@ -637,11 +693,6 @@ class Interrupted(Exception):
         super().__init__(
             f"Stopped at step {step}; everything is saved. Go on with: algd resume {directory}"
         )
-
-
-def _append(path: Path, row: dict[str, Any]) -> None:
-    with open(path, "a") as file:
-        file.write(json.dumps(row) + "\n")
 
 
 def describe(settings: Settings, algorithm: Any, name: str, spec: EnvSpec) -> dict[str, Any]:

@@ -1,0 +1,39 @@
+"""What two runs that should be equal differ in."""
+
+from itertools import pairwise
+
+import numpy as np
+
+from algd.runs import Run, read_arrays
+
+
+def differences(one: Run, other: Run) -> list[str]:
+    """Names of what differs: the metrics file, arrays of the last checkpoint, the buffer."""
+    found = []
+    if one.metrics_path.read_bytes() != other.metrics_path.read_bytes():
+        found.append("metrics.jsonl")
+    found += _unequal(last_arrays(one), last_arrays(other))
+    return found + _unequal(buffer(one), buffer(other))
+
+
+def last_arrays(run: Run) -> dict[str, np.ndarray]:
+    """Everything in the newest checkpoint."""
+    return read_arrays(run.checkpoints()[-1][1])
+
+
+def buffer(run: Run) -> dict[str, np.ndarray]:
+    """The transitions on the disk that the newest checkpoint may need, however they are cut."""
+    pieces = [read_arrays(path) for _, _, path in run.pieces()]
+    spans = [(first, last) for first, last, _ in run.pieces()]
+    assert all(a[1] == b[0] for a, b in pairwise(spans)), spans
+    whole = {name: np.concatenate([p[name] for p in pieces]) for name in (pieces or [{}])[0]}
+    return {**whole, "span": np.array(spans).reshape(-1, 2)[[0, -1], [0, 1]]} if pieces else {}
+
+
+def _unequal(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> list[str]:
+    names = sorted(one.keys() | other.keys())
+    return [n for n in names if n not in one or n not in other or not _equal(one[n], other[n])]
+
+
+def _equal(a: np.ndarray, b: np.ndarray) -> bool:
+    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
