@@ -71,7 +71,7 @@ class Adam:
 
 def clipped(grads, limit):
     norm = np.sqrt(sum(np.sum(g**2) for g in grads))
-    return [g * min(1.0, limit / norm) for g in grads]
+    return [g * min(1.0, limit / max(norm, 1e-300)) for g in grads]
 
 
 class Ensemble:

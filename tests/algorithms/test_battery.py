@@ -1,7 +1,7 @@
 """What every preset must do: compile once, vmap over seeds, scan, save and load, stay finite."""
 
 import dataclasses
-from functools import cache, partial
+from functools import cache
 
 import jax
 import jax.numpy as jnp
@@ -43,27 +43,28 @@ def transitions(algorithm, state, seed):
     """Random data for every seed and update: `[seeds, updates, ...]`."""
     shape = (SEEDS, UPDATES, *((4, 2) if algorithm.data == "rollout" else (4,)))
     draw = np.random.default_rng(seed)
-    normal = lambda *size: draw.normal(size=(*shape, *size)).astype(np.float32)  # noqa: E731
-    obs, cost = normal(4), np.abs(normal(2))
-    act = partial(algorithm.act, mode="sampled")
-    _, described = jax.eval_shape(act, state, obs[(0,) * len(shape)], jax.random.key(0))
+    normal = lambda *size: jnp.asarray(  # noqa: E731
+        draw.normal(size=(*shape, *size)), jnp.float32
+    )
+    cost = jnp.abs(normal(2))
+    act = lambda obs, key: algorithm.act(state, obs, key, "sampled")  # noqa: E731
+    _, described = jax.eval_shape(act, jnp.zeros(4), jax.random.key(0))
     extras = {name: normal(*leaf.shape) for name, leaf in described.items()}
     if algorithm.data == "rollout":
         extras["cost_so_far"] = 5.0 * cost
     ended = draw.uniform(size=(3, *shape)) < 0.3
-    batch = Transition(
-        obs=obs,
-        action=np.tanh(normal(2)),
+    return Transition(
+        obs=normal(4),
+        action=jnp.tanh(normal(2)),
         reward=normal(),
         cost=cost,
         next_obs=normal(4),
-        terminated=ended[0],
-        truncated=ended[1] & ~ended[0],
-        goal_met=ended[2],
+        terminated=jnp.asarray(ended[0]),
+        truncated=jnp.asarray(ended[1] & ~ended[0]),
+        goal_met=jnp.asarray(ended[2]),
         margin=cost - 0.5,
         extras=extras,
     )
-    return jax.tree.map(jnp.asarray, batch)
 
 
 class Program:

@@ -64,9 +64,8 @@ class Plain:
         self.seen, self.costs, self.updates = np.zeros((0, 3)), [], 0
 
     def normalised(self, obs):
-        if len(self.seen) > 1:
-            obs = (obs - self.seen.mean(axis=0)) / np.sqrt(self.seen.var(axis=0) + 1e-8)
-        return np.clip(obs, -self.ppo.obs_clip, self.ppo.obs_clip)
+        mean, var = (self.seen.mean(axis=0), self.seen.var(axis=0)) if len(self.seen) else (0, 1)
+        return np.clip((obs - mean) / np.sqrt(var + 1e-8), -self.ppo.obs_clip, self.ppo.obs_clip)
 
     def next_lam(self, cost):
         ppo, error = self.ppo, cost - self.limit
@@ -126,8 +125,8 @@ class Plain:
         old_mean, old_log_std = self.actor.forward(obs), self.log_std
         kl, done = 0.0, 0
         while done < ppo.passes and kl <= ppo.target_kl:
-            for start in range(0, TIME * ENVS - ppo.minibatch + 1, ppo.minibatch):
-                rows = order[done][start : start + ppo.minibatch]
+            for first in range(0, TIME * ENVS - ppo.minibatch + 1, ppo.minibatch):
+                rows = order[done][first : first + ppo.minibatch]
                 self.fit_value("v", obs[rows], returns[rows])
                 self.fit_value("vc", obs[rows], cost_returns[rows])
                 self.fit_actor(obs[rows], latent[rows], log_prob[rows], a[rows])

@@ -23,9 +23,7 @@ from algd.types import Budget, EnvSpec, Transition
 
 SPEC = EnvSpec(3, (-1.0,), (1.0,), (Budget(10.0),), 20)
 GAMMA, COST_GAMMA, SAFETY_GAMMA = 0.6, 0.5, 0.8
-REWARD, COST, MARGIN = (
-    np.array(row, np.float32) for row in ([0.0, 1.0, 1.0], [0.0, 2.0, 0.5], [-1.0, 1.0, -0.5])
-)
+REWARD, COST, MARGIN = jnp.array([[0.0, 1.0, 1.0], [0.0, 2.0, 0.5], [-1.0, 1.0, -0.5]])
 Q = [GAMMA, 1.0, 1.0 / (1.0 - GAMMA)]
 QC = [2.0 * COST_GAMMA, 2.0, 0.5 / (1.0 - COST_GAMMA)]
 QH = [2.0 * SAFETY_GAMMA - 1.0, 1.0, -0.5]
@@ -67,15 +65,16 @@ def steps(state, draw):
     """Transitions out of these states, under random actions."""
     shape = state.shape
     following = np.array([1, 1, 2])[state]
+    at_random = lambda: jnp.asarray(draw.uniform(size=shape) < 0.3)  # noqa: E731
     return Transition(
-        obs=np.eye(3, dtype=np.float32)[state],
-        action=draw.uniform(-1, 1, (*shape, 1)).astype(np.float32),
+        obs=STATES[state],
+        action=jnp.asarray(draw.uniform(-1, 1, (*shape, 1)), jnp.float32),
         reward=REWARD[state],
         cost=COST[state][..., None],
-        next_obs=np.eye(3, dtype=np.float32)[following],
-        terminated=state == 1,
-        truncated=(state == 2) & (draw.uniform(size=shape) < 0.3),
-        goal_met=draw.uniform(size=shape) < 0.3,
+        next_obs=STATES[following],
+        terminated=jnp.asarray(state == 1),
+        truncated=jnp.asarray(state == 2) & at_random(),
+        goal_met=at_random(),
         margin=MARGIN[state][..., None],
         extras={},
     )
@@ -85,7 +84,7 @@ def steps(state, draw):
 def test_replay_learners_find_the_values(name):
     algorithm = LEARNERS[name]
     draw = np.random.default_rng(0)
-    batch = jax.tree.map(jnp.asarray, steps(np.arange(30) % 3, draw))
+    batch = steps(np.arange(30) % 3, draw)
 
     @partial(jax.jit, compiler_options=QUICK)
     def learn(state, key):
@@ -119,7 +118,7 @@ def test_ppo_finds_the_values():
     draw = np.random.default_rng(0)
     # Two copies go through 0, 1, 0, 1, ..., two stay in 2.
     state = np.stack([np.arange(16) % 2, np.arange(16) % 2, *(np.full(16, 2),) * 2], axis=1)
-    batch = jax.tree.map(jnp.asarray, steps(state, draw))
+    batch = steps(state, draw)
     one_by_one = lambda f: jax.vmap(jax.vmap(f, (None, 0, 0)), (None, 0, 0))  # noqa: E731
     choose = one_by_one(lambda s, o, k: ppo.act(s, o, k, "sampled"))
 
