@@ -159,17 +159,6 @@ def test_a_buffer_that_does_not_fit_is_refused():
         check_memory(spec, 100_000_000, small("algd"))
 
 
-@pytest.mark.parametrize(("ratio", "expected"), [(10, [5, 10, 10, 10]), (20, [5, 10, 15, 20])])
-def test_throttle_of_the_authors_program(ratio, expected):
-    horizon, means = 400, []
-    for epoch in range(4):
-        rounds = 0
-        for step in range(epoch * horizon, (epoch + 1) * horizon):
-            rounds += rounds_due(ratio, 5, horizon, step, step + 1, rounds)
-        means.append(rounds / horizon)
-    np.testing.assert_allclose(means, expected, rtol=0.02)
-
-
 def test_fractional_rounds_add_up():
     done = sum(rounds_due(0.3, 0, 100, s, s + 4, 0) for s in range(0, 400, 4))
     assert done == 120

@@ -108,7 +108,8 @@ def evaluate(
                 Episodes(returns[i], cost, discounted[i].copy(), expected[i].copy(), length[i])
             )
             returns[i], plain[i], discounted[i], length[i] = 0.0, 0.0, 0.0, 0
-        obs = result.obs
+        # As in training: a fault of the environment must not be taken for one of the policy.
+        obs = np.nan_to_num(result.obs, posinf=0.0, neginf=0.0)
         step += 1
     # Wave by wave, so that leaving out the last few episodes leaves out no copy's early ones.
     rows = [finished[i][wave] for wave in range(waves) for i in range(count)][:episodes]

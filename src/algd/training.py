@@ -306,7 +306,7 @@ class Trainer:
         """One step of every copy and the gradient rounds it is worth."""
         key = jax.random.fold_in(self.loop_key, self.iteration)
         act_key, learn_key = jax.random.split(key)
-        obs = jnp.asarray(self.obs)
+        obs = jnp.asarray(np.nan_to_num(self.obs, posinf=0.0, neginf=0.0))
         action, extras = act(self.algorithm, self.state, obs, act_key, "sampled")
         host_action = self._or_stop(lambda: finite(action))
         self.fold_pending()
@@ -327,7 +327,7 @@ class Trainer:
         )
         before, self.step = self.step, self.step + self.settings.envs
         self.iteration += 1
-        self.obs = np.nan_to_num(result.obs, posinf=0.0, neginf=0.0)
+        self.obs = result.obs
         if self.algorithm.data == "replay":
             self._learn_from_replay(fresh, keep, learn_key, before)
         else:
