@@ -88,6 +88,8 @@ class Plain:
         next_qc = self.target_qc.forward(b.next_obs, a2)
         if cal.intrgt_max:
             next_qc = np.repeat(next_qc[draws.members].max(axis=0)[None], len(next_qc), axis=0)
+        if cal.cost_floor:
+            next_qc = np.maximum(next_qc, 0.0)
         yc = b.cost + 0.99 * keep_cost[:, None] * next_qc
         q_loss, _ = fit(self.q, self.adams["q"], b.obs, b.action, y[None, :, None], 1 / n)
         members = len(next_qc)
@@ -119,6 +121,7 @@ class Plain:
 @pytest.mark.parametrize("name", ["cal", "cal-ant", "cal-humanoid"])
 def test_whole_updates(name):
     cal = replace(PRESETS[name], actor_hidden=7, critic_hidden=6, cost_ensemble=3)
+    cal = replace(cal, cost_floor=name == "cal-ant")
     with jax.enable_x64(True):
         state = in_double(start(cal))
         changed = ("actor", "q", "qc", "target_q", "target_qc")

@@ -88,6 +88,9 @@ class CAL:
     own target copy."""
     intrgt_members: int = 4
     """Members drawn, with replacement, for that maximum."""
+    cost_floor: bool = False
+    """Cut bootstrapped costs at zero: costs are not negative, but a policy that seeks low
+    estimates finds negative ones and they feed themselves."""
     mask_reward: bool = True
     """Whether a terminal step cuts the bootstrap of the return."""
     mask_cost: bool = False
@@ -221,6 +224,8 @@ class CAL:
         if self.intrgt_max:
             largest = jnp.max(next_qc[draws.members], axis=0)
             next_qc = jnp.broadcast_to(largest, next_qc.shape)
+        if self.cost_floor:
+            next_qc = jnp.maximum(next_qc, 0.0)
         keep = bootstrap_mask(
             batch, self.mask_cost, timeout_is_terminal=self.timeout_is_terminal
         )
@@ -310,8 +315,30 @@ VELOCITY = CAL(
 )
 """What the authors' repository has in common on the velocity tasks."""
 
+QUICK = CAL(
+    cost_floor=True,
+    mask_cost=True,
+    goal_is_terminal=False,
+    initial_alpha=0.1,
+    alpha_rate=1e-3,
+    dual_rate=1e-3,
+    actor_rate=1e-3,
+    critic_rate=1e-3,
+    cost_critic_rate=1e-3,
+    polyak=0.02,
+    polyak_every=1,
+    actor_hidden=128,
+    critic_hidden=128,
+    batch_size=128,
+    prefill=1_000,
+    updates_per_step=1.0,
+    throttle=0,
+)
+"""With the schedule of the preset `algd`, for short runs beside it."""
+
 PRESETS = {
     "cal": CAL(),
+    "cal-quick": QUICK,
     "cal-ant": replace(VELOCITY, convexity=100.0),
     "cal-halfcheetah": replace(VELOCITY, convexity=1000.0, updates_per_step=20.0),
     "cal-hopper": VELOCITY,
