@@ -31,8 +31,7 @@ def test_divergence():
     assert kl_divergence(ONE, ONE) == pytest.approx(0.0, abs=1e-6)
     x = np.random.default_rng(0).normal(ONE.mean, np.exp(ONE.log_std), (200_000, 2))
     old, new = (
-        stats.norm(np.array(g.mean), np.exp(g.log_std)).logpdf(x).sum(axis=1)
-        for g in (ONE, OTHER)
+        stats.norm(np.array(g.mean), np.exp(g.log_std)).logpdf(x).sum(axis=1) for g in (ONE, OTHER)
     )
     np.testing.assert_allclose(kl_divergence(ONE, OTHER), np.mean(old - new), rtol=0.02)
 
@@ -52,9 +51,7 @@ def test_density_is_that_of_the_change_of_variables():
     noise = jnp.array([0.5, -1.2])
     action, log_prob = tanh_sample(ONE, noise, LOW, HIGH)
     latent = ONE.mean + jnp.exp(ONE.log_std) * noise
-    slope = jax.jacobian(
-        lambda u: jnp.tanh(u) * (HIGH - LOW) / 2.0 + (HIGH + LOW) / 2.0
-    )(latent)
+    slope = jax.jacobian(lambda u: jnp.tanh(u) * (HIGH - LOW) / 2.0 + (HIGH + LOW) / 2.0)(latent)
     expected = log_density(ONE, latent) - jnp.sum(jnp.log(jnp.diag(slope)))
     np.testing.assert_allclose(log_prob, expected, rtol=1e-4)
     np.testing.assert_allclose(action, np.tanh(latent) * [1.0, 2.5] + [0.0, 0.5], rtol=1e-5)

@@ -100,9 +100,7 @@ def clipped_value(qs: Float[Array, "members *batch"]) -> Float[Array, "*batch"]:
     return jnp.min(qs, axis=0)
 
 
-def pessimistic_cost(
-    qcs: Float[Array, "members *batch"], spread: float
-) -> Float[Array, "*batch"]:
+def pessimistic_cost(qcs: Float[Array, "members *batch"], spread: float) -> Float[Array, "*batch"]:
     r"""$\mathrm{mean}_i Q_{c,i} + k\, \mathrm{std}_i Q_{c,i}$, std with M - 1, zero if M = 1."""
     mean = jnp.mean(qcs, axis=0)
     if qcs.shape[0] == 1 or spread == 0.0:

@@ -16,9 +16,7 @@ DualName = Literal["projected", "adam", "log-adam", "pid"]
 PerConstraint = Float[Array, " constraints"]
 
 
-def hinged_multiplier(
-    lam: PerConstraint, violation: PerConstraint, rho: float
-) -> PerConstraint:
+def hinged_multiplier(lam: PerConstraint, violation: PerConstraint, rho: float) -> PerConstraint:
     r"""$[\lambda + \rho\, e]_+$: how strongly the augmented Lagrangian weighs the cost.
 
     CAL's $\lambda - \min(\lambda, -\rho e)$ is the same number.
@@ -95,9 +93,7 @@ class LogAdam:
 
     def step(self, state: LogAdamState, violation: PerConstraint) -> LogAdamState:
         """One Adam step; d(-lam e)/d log lam = -lam e."""
-        log_lam, moments = descend(
-            state.log_lam, -state.lam * violation, state.moments, self.rate
-        )
+        log_lam, moments = descend(state.log_lam, -state.lam * violation, state.moments, self.rate)
         return LogAdamState(log_lam, moments)
 
 

@@ -154,9 +154,7 @@ QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes
 
 
 def start(algorithm, spec=SPEC):
-    return jax.jit(lambda key: algorithm.init(spec, key), compiler_options=QUICK)(
-        jax.random.key(0)
-    )
+    return jax.jit(lambda key: algorithm.init(spec, key), compiler_options=QUICK)(jax.random.key(0))
 
 
 def in_double(tree):

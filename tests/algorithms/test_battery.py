@@ -150,9 +150,7 @@ def test_actions_stay_in_their_box(program):
     assert assessment.cost.shape == assessment.cost_spread.shape == (20, 2)
 
 
-@pytest.mark.parametrize(
-    ("ratio", "expected"), [(10.0, [5, 10, 10, 10]), (20.0, [5, 10, 15, 20])]
-)
+@pytest.mark.parametrize(("ratio", "expected"), [(10.0, [5, 10, 10, 10]), (20.0, [5, 10, 15, 20])])
 def test_the_throttle_gives_the_authors_averages(ratio, expected):
     horizon, averages = 400, []
     for epoch in range(4):

@@ -201,9 +201,7 @@ class CAL:
         """One gradient round with fresh random numbers."""
         return self.update_with(state, batch, self.draw(batch.action.shape, key))
 
-    def update_with(
-        self, state: State, batch: Transition, draws: Draws
-    ) -> tuple[State, Metrics]:
+    def update_with(self, state: State, batch: Transition, draws: Draws) -> tuple[State, Metrics]:
         """One gradient round with given random numbers."""
         alpha, lam = state.temperature.alpha, state.dual.lam
 
@@ -226,9 +224,7 @@ class CAL:
             next_qc = jnp.broadcast_to(largest, next_qc.shape)
         if self.cost_floor:
             next_qc = jnp.maximum(next_qc, 0.0)
-        keep = bootstrap_mask(
-            batch, self.mask_cost, timeout_is_terminal=self.timeout_is_terminal
-        )
+        keep = bootstrap_mask(batch, self.mask_cost, timeout_is_terminal=self.timeout_is_terminal)
         targets = cost_targets(batch.cost, keep, self.cost_discount, next_qc)
         (qc_loss, _), qc_grads = ensemble_loss(state.qc, batch, targets, silu)
         qc, qc_moments = descend(state.qc, qc_grads, state.qc_moments, self.cost_critic_rate)
@@ -294,9 +290,7 @@ class CAL:
         box: State,
     ) -> tuple[Float[Array, "batch action"], Float[Array, " batch"]]:
         """Actions of the policy and their log-densities."""
-        return tanh_policy(
-            actor, obs, noise, (box.low, box.high), jax.nn.relu, self.log_std_bounds
-        )
+        return tanh_policy(actor, obs, noise, (box.low, box.high), jax.nn.relu, self.log_std_bounds)
 
     def draw(self, action_shape: tuple[int, ...], key: PRNGKeyArray) -> Draws:
         """The random numbers of one update."""
@@ -304,15 +298,11 @@ class CAL:
         return Draws(
             next_noise=jax.random.normal(next_key, action_shape),
             noise=jax.random.normal(key, action_shape),
-            members=jax.random.randint(
-                member_key, (self.intrgt_members,), 0, self.cost_ensemble
-            ),
+            members=jax.random.randint(member_key, (self.intrgt_members,), 0, self.cost_ensemble),
         )
 
 
-VELOCITY = CAL(
-    cost_ensemble=8, mask_cost=True, goal_is_terminal=False, timeout_is_terminal=True
-)
+VELOCITY = CAL(cost_ensemble=8, mask_cost=True, goal_is_terminal=False, timeout_is_terminal=True)
 """What the authors' repository has in common on the velocity tasks."""
 
 QUICK = CAL(

@@ -218,9 +218,7 @@ class HJ:
         """One gradient round with fresh random numbers."""
         return self.update_with(state, batch, self.draw(batch.action.shape, key))
 
-    def update_with(
-        self, state: State, batch: Transition, draws: Draws
-    ) -> tuple[State, Metrics]:
+    def update_with(self, state: State, batch: Transition, draws: Draws) -> tuple[State, Metrics]:
         """One gradient round with given random numbers."""
         # Critics, every round: the soft return, and the largest constraint value ahead.
         next_action, next_log_prob = self._sample(
@@ -245,9 +243,7 @@ class HJ:
             state.qh, batch, targets[..., None], jax.nn.elu
         )
 
-        rate = decayed(
-            self.critic_rate, self.final_critic_rate, state.rounds, self.decay_rounds
-        )
+        rate = decayed(self.critic_rate, self.final_critic_rate, state.rounds, self.decay_rounds)
         q, q_moments = descend(state.q, clip_norm(q_grads, self.grad_clip), state.q_moments, rate)
         qh, qh_moments = descend(
             state.qh, clip_norm(qh_grads, self.grad_clip), state.qh_moments, rate
@@ -319,9 +315,7 @@ class HJ:
         temperature = state.temperature
         if self.learn_alpha:
             target_entropy = self.entropy_per_action * batch.action.shape[-1]
-            rate = decayed(
-                self.alpha_rate, self.final_alpha_rate, state.rounds, self.decay_rounds
-            )
+            rate = decayed(self.alpha_rate, self.final_alpha_rate, state.rounds, self.decay_rounds)
             temperature = temperature.step(log_prob, target_entropy, rate)
         return replace(
             state,
@@ -350,9 +344,7 @@ class HJ:
         return replace(state, multiplier=multiplier, multiplier_moments=moments)
 
     def _safety_discount(self, rounds: Int[Array, ""]) -> float | Float[Array, ""]:
-        return decayed(
-            self.safety_discount, self.final_safety_discount, rounds, self.anneal_rounds
-        )
+        return decayed(self.safety_discount, self.final_safety_discount, rounds, self.anneal_rounds)
 
     def _sample(
         self,
@@ -362,9 +354,7 @@ class HJ:
         box: State,
     ) -> tuple[Float[Array, "batch action"], Float[Array, " batch"]]:
         """Actions of the policy and their log-densities."""
-        return tanh_policy(
-            actor, obs, noise, (box.low, box.high), jax.nn.elu, self.log_std_bounds
-        )
+        return tanh_policy(actor, obs, noise, (box.low, box.high), jax.nn.elu, self.log_std_bounds)
 
     def draw(self, action_shape: tuple[int, ...], key: PRNGKeyArray) -> Draws:
         """The random numbers of one update."""

@@ -240,9 +240,7 @@ class PPOLag:
         """One epoch with fresh random numbers."""
         return self.update_with(state, batch, self.draw(batch.reward.size, key))
 
-    def update_with(
-        self, state: State, batch: Transition, draws: Draws
-    ) -> tuple[State, Metrics]:
+    def update_with(self, state: State, batch: Transition, draws: Draws) -> tuple[State, Metrics]:
         """One epoch with given random numbers."""
         # Multiplier first: the mean cost of the last episodes against the budget.
         ended = batch.terminated | batch.truncated
@@ -285,9 +283,7 @@ class PPOLag:
         passes = jax.lax.while_loop(
             lambda p: (p.done < self.passes) & (p.kl <= self.target_kl),
             lambda p: self._one_pass(p, rows, old, draws.order[p.done], state.updates),
-            Passes(
-                state.networks, state.moments, jnp.zeros((), jnp.int32), zero, zero, zero
-            ),
+            Passes(state.networks, state.moments, jnp.zeros((), jnp.int32), zero, zero, zero),
         )
 
         new_state = State(
@@ -451,9 +447,7 @@ def combined_advantage(
     return (standard - centred @ lam) / (1.0 + jnp.sum(lam))
 
 
-def with_more(
-    statistics: ObsStatistics, obs: Float[Array, "time envs obs"]
-) -> ObsStatistics:
+def with_more(statistics: ObsStatistics, obs: Float[Array, "time envs obs"]) -> ObsStatistics:
     """The statistics of all observations so far and these."""
     rows = obs.reshape(-1, obs.shape[-1])
     count = jnp.asarray(rows.shape[0], statistics.count.dtype)

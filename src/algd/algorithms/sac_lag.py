@@ -215,9 +215,7 @@ class SACLag:
         """One gradient round with fresh random numbers."""
         return self.update_with(state, batch, self.draw(batch.action.shape, key))
 
-    def update_with(
-        self, state: State, batch: Transition, draws: Draws
-    ) -> tuple[State, Metrics]:
+    def update_with(self, state: State, batch: Transition, draws: Draws) -> tuple[State, Metrics]:
         """One gradient round with given random numbers."""
         alpha = state.temperature.alpha
 
@@ -241,9 +239,7 @@ class SACLag:
             next_qc = jnp.maximum(next_qc, 0.0)
         if self.cost_entropy:
             next_qc = next_qc + bonus[:, None]
-        keep = bootstrap_mask(
-            batch, self.mask_cost, timeout_is_terminal=self.timeout_is_terminal
-        )
+        keep = bootstrap_mask(batch, self.mask_cost, timeout_is_terminal=self.timeout_is_terminal)
         targets = cost_targets(batch.cost, keep, self.cost_discount, next_qc)
         (qc_loss, _), qc_grads = ensemble_loss(state.qc, batch, targets, silu)
         qc, qc_moments = descend(state.qc, qc_grads, state.qc_moments, self.critic_rate)
@@ -260,9 +256,9 @@ class SACLag:
             energy = self._energies(value, cost, replay_violation, state)
             return scale * jnp.mean(alpha * log_prob + energy), (log_prob, cost)
 
-        (policy_loss, (log_prob, qc_policy)), grads = jax.value_and_grad(
-            actor_loss, has_aux=True
-        )(state.actor)
+        (policy_loss, (log_prob, qc_policy)), grads = jax.value_and_grad(actor_loss, has_aux=True)(
+            state.actor
+        )
         actor, actor_moments = descend(state.actor, grads, state.actor_moments, self.actor_rate)
 
         # Temperature, and dual ascent on the mean violation.
@@ -332,9 +328,7 @@ class SACLag:
         box: State,
     ) -> tuple[Float[Array, "batch action"], Float[Array, " batch"]]:
         """Actions of the policy and their log-densities."""
-        return tanh_policy(
-            actor, obs, noise, (box.low, box.high), jax.nn.relu, self.log_std_bounds
-        )
+        return tanh_policy(actor, obs, noise, (box.low, box.high), jax.nn.relu, self.log_std_bounds)
 
     @property
     def _dual(self) -> Any:
