@@ -57,14 +57,14 @@ def train_command(test: KillTest, out: Path) -> list[str]:
     """`algd train` with tiny networks and frequent checkpoints."""
     algorithm: Any = preset(test.preset)
     known = {field.name for field in dataclasses.fields(algorithm)}
-    sizes = {**SIZES, "replay_size": test.steps // 4}
+    sizes = {**SIZES, "denoise_steps": 2, "replay_size": test.steps // 4}
     hyperparameters = _options({k: v for k, v in sizes.items() if k in known})
     settings = {
         "env": test.env,
         "steps": test.steps,
         "envs": 2,
         "log_every": 40,
-        "eval_every": test.steps // 2,
+        "eval_every": test.steps,
         "eval_episodes": 2,
         "checkpoint_every": test.checkpoint_every,
         "out": out,

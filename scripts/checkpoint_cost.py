@@ -1,0 +1,81 @@
+"""Measure what checkpoints cost beside the training between them.
+
+    python scripts/checkpoint_cost.py
+
+At the default interval and preset: the time of the environment steps and gradient rounds between
+two checkpoints, and the time of a checkpoint with a buffer that has just begun to fill and with
+one that is full. Prints one JSON object per size.
+"""
+
+import dataclasses
+import json
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import tyro
+
+from algd.algorithms import preset
+from algd.replay import Replay
+from algd.runs import Mark, create_run
+from algd.training import Settings, Trainer, make_envs
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What to measure."""
+
+    preset: str = "algd"
+    """The algorithm."""
+    env: str = "DiffDrive"
+    """The task."""
+    sizes: tuple[int, ...] = (20_000, 1_000_000)
+    """Transitions in the buffer."""
+    steps: int = 400
+    """Environment steps whose time is taken."""
+
+
+def cost_of(measure: Measure, size: int, folder: Path) -> dict[str, Any]:
+    """The share of checkpoints in the training time with a full buffer of this size."""
+    algorithm: Any = dataclasses.replace(preset(measure.preset), replay_size=size, prefill=0)  # pyright: ignore
+    settings = Settings(env=measure.env, steps=2**31 - 1)
+    run = create_run(folder / str(size))
+    run.metrics_path.touch()
+    trainer = Trainer(settings, algorithm, run, make_envs(settings, settings.envs))
+    trainer.obs = trainer.envs.reset(0)
+    # As if all but the last interval had been collected and stored by earlier checkpoints.
+    trainer.step = trainer.stored = size
+    assert trainer.replay is not None
+    trainer.replay = Replay(trainer.replay.data, jnp.asarray(size, jnp.int32))
+    trainer.iterate()
+    np.asarray(trainer.replay.added)
+    start, before = time.perf_counter(), trainer.step
+    while trainer.step < before + measure.steps:
+        trainer.iterate()
+    np.asarray(trainer.replay.added)
+    per_step = (time.perf_counter() - start) / measure.steps
+    interval = settings.checkpoint_every
+    trainer.replay = Replay(trainer.replay.data, jnp.asarray(trainer.stored + interval, jnp.int32))
+    start = time.perf_counter()
+    trainer.save(Mark())
+    checkpoint = time.perf_counter() - start
+    written = sum(path.stat().st_size for path in run.directory.rglob("*.algd"))
+    return {
+        "transitions": size,
+        "interval_steps": interval,
+        "training_seconds": round(per_step * interval, 2),
+        "checkpoint_seconds": round(checkpoint, 3),
+        "megabytes_written": round(written / 1e6, 2),
+        "share_percent": round(100 * checkpoint / (checkpoint + per_step * interval), 3),
+    }
+
+
+if __name__ == "__main__":
+    chosen = tyro.cli(Measure, description=__doc__)
+    with tempfile.TemporaryDirectory(prefix="checkpoint_cost-") as name:
+        for size in chosen.sizes:
+            print(json.dumps(cost_of(chosen, size, Path(name))), flush=True)

@@ -1,0 +1,572 @@
+"""Nothing is lost: kills, damage, full disks, foreign files and bad settings."""
+
+import dataclasses
+import json
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import warnings
+from itertools import pairwise
+from pathlib import Path
+from typing import get_type_hints
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from algd import training
+from algd.algorithms import presets
+from algd.journal import Journal
+from algd.policy import load
+from algd.replay import add
+from algd.runs import DamagedFile, Mark, Run, create_run, read_arrays, to_arrays, write_arrays
+from algd.training import Settings, Trainer, make_envs, restore_newest, restored
+from algd.types import Transition, UserError
+from algd.validation import check_fields, check_hyperparameters
+from small import small
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
+
+import kill_test
+from kill_test import KillTest
+
+FEW = settings(
+    max_examples=25,
+    deadline=None,
+    database=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("reliability")
+
+
+@pytest.fixture(scope="module")
+def killed(folder):
+    """A tiny run of ALGD, whole and killed four times; all processes share compiled programs."""
+    return kill_test.main(KillTest(kills=4, steps=200, folder=folder))
+
+
+@pytest.fixture(scope="module")
+def whole(killed, folder):
+    return Run(folder / "whole")
+
+
+@pytest.fixture
+def copy(whole, tmp_path):
+    shutil.copytree(whole.directory, tmp_path / "run")
+    return Run(tmp_path / "run")
+
+
+def trainer_of(run):
+    settings, algorithm, _ = restored(run.config())
+    return Trainer(settings, algorithm, run, make_envs(settings, settings.envs))
+
+
+@pytest.fixture(scope="module")
+def trainer(whole):
+    """One that is restored again and again: making it takes longer."""
+    return trainer_of(whole)
+
+
+def contents(trainer):
+    """Everything that the future depends on, as bytes."""
+    arrays = {
+        **to_arrays(trainer.state, "state"),
+        **to_arrays(trainer.replay, "replay"),
+        **trainer.tally.save(),
+        **trainer.envs.save_state(),
+        "obs": trainer.obs,
+    }
+    return {name: np.asarray(x).tobytes() for name, x in arrays.items()} | {"step": trainer.step}
+
+
+@pytest.fixture(scope="module")
+def good(whole, trainer):
+    """The contents at each checkpoint, by step."""
+    found = {}
+    trainer.run = whole
+    for step, path in whole.checkpoints():
+        trainer.restore(read_arrays(path))
+        found[step] = contents(trainer)
+    return found
+
+
+# --- kills ------------------------------------------------------------------------------------
+
+
+def test_killed_at_four_moments_is_the_run_never_killed(killed):
+    assert killed["kills"] == 4
+    assert killed["differences"] == []
+
+
+@pytest.mark.parametrize("env", ["PointButton1", "HalfCheetahVelocity"])
+def test_killed_once_on_other_tasks(env, folder):
+    outcome = kill_test.main(KillTest(env=env, kills=1, steps=80, seed=1, folder=folder / env))
+    assert outcome["kills"] == 1
+    assert outcome["differences"] == []
+
+
+def test_a_lock_dies_with_its_holder(copy):
+    code = (
+        "import fcntl, sys, time; file = open(sys.argv[1], 'a'); "
+        "fcntl.flock(file, fcntl.LOCK_EX); print('held', flush=True); time.sleep(600)"
+    )
+    command = [sys.executable, "-c", code, str(copy.directory / "lock")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(UserError, match="Another process"), copy.lock():
+            pass
+        holder.send_signal(signal.SIGKILL)
+    with copy.lock():
+        pass
+
+
+def test_a_run_stopped_before_its_settings_were_written_is_no_run(tmp_path):
+    create_run(tmp_path / "run")
+    create_run(tmp_path / "run")
+    (tmp_path / "run" / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match="not empty"):
+        create_run(tmp_path / "run")
+
+
+def test_a_run_without_a_checkpoint_begins_again(copy, good):
+    shutil.rmtree(copy.directory / "checkpoints")
+    with pytest.raises(UserError, match="no usable checkpoint: there is none"):
+        restore_newest(trainer_of(copy))
+    os.truncate(copy.metrics_path, 0)
+    trainer = trainer_of(copy)
+    mark, notes = restore_newest(trainer)
+    assert (mark, trainer.step) == (Mark(), 0)
+    assert "starts again" in notes[0]
+
+
+# --- damage -----------------------------------------------------------------------------------
+
+
+@st.composite
+def damages(draw):
+    """A function of a file's bytes: cut somewhere, or one byte changed."""
+    where = draw(st.floats(0, 1, exclude_max=True))
+    if draw(st.booleans()):
+        return lambda content: content[: int(where * len(content))]
+    change = draw(st.integers(1, 255))
+
+    def flip(content):
+        at = int(where * len(content))
+        return content[:at] + bytes([content[at] ^ change]) + content[at + 1 :]
+
+    return flip
+
+
+def damaged(run, name, damage):
+    """Damage one file of a run and put back what was damaged before."""
+    path = {
+        "config": run.config_path,
+        "metrics": run.metrics_path,
+        "checkpoint": run.checkpoints()[-1][1],
+        "piece": run.pieces()[-1][2],
+    }[name]
+    original = path.with_name(path.name + ".original")
+    if not original.exists():
+        shutil.copy(path, original)
+    path.write_bytes(damage(original.read_bytes()))
+
+
+def outcome(work, *arguments):
+    """What a call gives, and what it says to the user if it refuses."""
+    try:
+        return work(*arguments), None
+    except UserError as error:
+        return None, str(error)
+
+
+@FEW
+@given(damage=damages())
+def test_damaged_settings_are_noticed(copy, whole, damage):
+    damaged(copy, "config", damage)
+    config, said = outcome(copy.config)
+    assert str(copy.config_path) in said if said else config == whole.config()
+
+
+@FEW
+@given(damage=damages())
+def test_damaged_metrics_are_noticed(copy, whole, damage):
+    damaged(copy, "metrics", damage)
+    rows, said = outcome(copy.rows)
+    # A file cut at the end is what a run in progress has.
+    assert "damaged in line" in said if said else rows == whole.rows()[: len(rows)]
+
+
+@FEW
+@given(damage=damages())
+def test_a_policy_is_never_loaded_from_a_damaged_checkpoint(copy, whole, damage):
+    damaged(copy, "checkpoint", damage)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = to_arrays(load(copy.directory).state, "state")
+    step, path = whole.checkpoints()[0 if caught else -1]
+    assert not caught or f"step {step}" in str(caught[0].message)
+    true = read_arrays(path)
+    assert all(found[name].tobytes() == true[name].tobytes() for name in found)
+
+
+@pytest.mark.parametrize("name", ["metrics", "checkpoint", "piece"])
+@FEW
+@given(damage=damages())
+def test_a_damaged_run_continues_from_what_is_whole_or_not_at_all(
+    copy, good, trainer, name, damage
+):
+    damaged(copy, name, damage)
+    trainer.run = copy
+    older, newest = good
+    found, said = outcome(restore_newest, trainer)
+    if said:
+        assert "no usable checkpoint" in said
+        return
+    mark, notes = found
+    assert trainer.step in (older, newest)
+    assert contents(trainer) == good[trainer.step]
+    assert notes or trainer.step == newest
+    assert copy.metrics_path.read_bytes()[: mark.size].count(b"\n") > 0
+
+
+def test_a_checkpoint_that_lacks_something_leaves_no_trace(copy, good, trainer):
+    trainer.run = copy
+    restore_newest(trainer)
+    before = contents(trainer)
+    arrays = read_arrays(copy.checkpoints()[0][1])
+    for missing in ("stored", "obs", "counters", "metrics", "state.low"):
+        with pytest.raises(DamagedFile):
+            trainer.restore({name: x for name, x in arrays.items() if name != missing})
+        assert contents(trainer) == before
+
+
+def test_missing_files(copy, good, trainer):
+    trainer.run = copy
+    older, newest = good
+    copy.metrics_path.rename(copy.directory / "elsewhere")
+    mark, notes = restore_newest(trainer)
+    assert (mark, trainer.step) == (Mark(), newest)
+    assert "metrics.jsonl is missing" in notes[0]
+    (copy.directory / "elsewhere").rename(copy.metrics_path)
+    copy.pieces()[-1][2].unlink()
+    _, notes = restore_newest(trainer)
+    assert trainer.step == older
+    assert "lacks the transitions" in notes[0]
+    for _, path in copy.checkpoints():
+        path.unlink()
+    with pytest.raises(UserError, match="no usable checkpoint"):
+        load(copy.directory)
+    copy.config_path.unlink()
+    with pytest.raises(UserError, match="has no config"):
+        training.resume(copy.directory)
+
+
+def test_what_lies_behind_the_checkpoint_is_cleared_away(copy, good):
+    older, newest = good
+    (copy.directory / "checkpoints" / "x.algd.part").write_bytes(b"half")
+    copy.timing_path.write_bytes(b'{"step": 1}\n{"st')
+    stored = int(read_arrays(copy.checkpoints()[0][1])["stored"])
+    copy.forget_after(older, stored)
+    assert [step for step, _ in copy.checkpoints()] == [older]
+    assert copy.pieces()[-1][1] == stored
+    assert copy.timing_path.read_bytes() == b'{"step": 1}\n'
+    names = {path.name for path in (copy.directory / "checkpoints").iterdir()}
+    assert names == {f"step-{older:09d}.algd", f"step-{newest:09d}.algd.unusable"}
+
+
+@pytest.mark.parametrize("version", [0, 2, 99])
+def test_other_formats_are_refused_by_name(copy, version):
+    path = copy.checkpoints()[-1][1]
+    content = path.read_bytes()
+    path.write_bytes(content[:4] + version.to_bytes(4, "little") + content[8:])
+    with pytest.raises(DamagedFile, match=f"format {version} "):
+        read_arrays(path)
+    config = json.loads(copy.config_path.read_text())
+    copy.config_path.write_text(json.dumps({**config, "format": version}))
+    with pytest.raises(UserError, match=f"format {version};"):
+        copy.config()
+
+
+def test_foreign_files_are_refused(tmp_path):
+    run = create_run(tmp_path / "run")
+    for content in ("", "[]", '{"a": 1}', "[" * 100_000, "\x00"):
+        run.config_path.write_text(content)
+        with pytest.raises(UserError, match="damaged"):
+            load(run.directory)
+    # The checksum is right, but reading these would run code.
+    write_arrays(tmp_path / "plain.algd", {"a": np.zeros(2)})
+    with pytest.raises(ValueError, match="allow_pickle"):
+        write_arrays(tmp_path / "objects.algd", {"a": np.array([{}], object)})
+    (tmp_path / "zeros.algd").write_bytes(bytes(1000))
+    with pytest.raises(DamagedFile, match="not a checkpoint"):
+        read_arrays(tmp_path / "zeros.algd")
+
+
+def test_rows_of_before_the_checksum_are_read_but_never_mixed(copy, whole):
+    rows = whole.rows()
+    plain = "".join(json.dumps(row) + "\n" for row in rows)
+    copy.metrics_path.write_text(plain)
+    assert copy.rows() == rows
+    copy.metrics_path.write_bytes(whole.metrics_path.read_bytes() + plain.encode())
+    with pytest.raises(UserError, match=f"line {len(rows) + 1}"):
+        copy.rows()
+
+
+# --- the replay buffer in pieces ---------------------------------------------------------------
+
+
+def transitions(first, count):
+    """Recognisable ones."""
+    numbers = jnp.arange(first, first + count, dtype=jnp.float32)
+    column = numbers[:, None]
+    flags = jnp.zeros(count, bool)
+    return Transition(
+        obs=jnp.tile(column, (1, 17)),
+        action=jnp.tile(column, (1, 2)),
+        reward=numbers,
+        cost=column,
+        next_obs=jnp.tile(column, (1, 17)),
+        terminated=flags,
+        truncated=flags,
+        goal_met=flags,
+        margin=column,
+        extras={},
+    )
+
+
+@pytest.mark.parametrize("interval", [3, 8, 25])
+def test_every_kept_checkpoint_has_its_pieces_when_the_buffer_wraps(interval, tmp_path):
+    run = create_run(tmp_path / "run")
+    settings = Settings(steps=1_000, envs=1)
+    trainer = Trainer(settings, small("algd", replay_size=10), run, make_envs(settings, 1))
+    trainer.obs = trainer.envs.reset(0)
+    run.metrics_path.touch()
+    for step in range(0, 6 * interval, interval):
+        for one in range(step, step + interval):
+            trainer.replay = add(trainer.replay, transitions(one, 1), jnp.ones(1, bool))
+        trainer.step = step + interval
+        trainer.save(Mark())
+    for step, path in run.checkpoints():
+        trainer.restore(read_arrays(path))
+        held = sorted(np.asarray(trainer.replay.data.reward).tolist())
+        assert held[-min(step, 10) :] == list(range(max(step - 10, 0), step))
+    spans = [(first, last) for first, last, _ in run.pieces()]
+    assert all(a[1] <= b[0] for a, b in pairwise(spans))
+    assert sum(last - first for first, last in spans) <= 10 + 2 * interval + interval
+
+
+# --- environments that cannot be saved ---------------------------------------------------------
+
+
+class Drifting(gymnasium.Env):
+    """Counts its steps in its observation; an episode of its own every time."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32)
+    action_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.count = 0
+        self.start = self.np_random.random()
+        return self.observation(), {}
+
+    def observation(self):
+        return np.array([self.count, self.start], np.float32)
+
+    def step(self, action):
+        self.count += 1
+        return self.observation(), 1.0, False, False, {"cost": 1.0}
+
+
+gymnasium.register("Drifting-v0", entry_point=Drifting, max_episode_steps=50)
+
+
+@pytest.mark.parametrize("name", ["algd", "ppo-lag"])
+def test_a_foreign_environment_goes_on_with_fresh_episodes(name, tmp_path):
+    settings = Settings(env="Drifting-v0", budget=(5.0,), envs=2, steps=40)
+    run = create_run(tmp_path / "run")
+    trainer = Trainer(settings, small(name), run, make_envs(settings, 2))
+    run.metrics_path.touch()
+    trainer.obs = trainer.envs.reset(0)
+    for _ in range(3):
+        result = trainer.envs.step(np.zeros((2, 1), np.float32))
+        trainer.tally.count_step(result, np.ones(2, bool))
+        trainer.obs = result.obs
+    trainer.step = 6
+    trainer.save(Mark())
+    again = Trainer(settings, small(name), run, make_envs(settings, 2))
+    restore_newest(again)
+    assert again.step == 6
+    assert (again.obs[:, 0] == 0).all()
+    assert (again.obs[:, 1] != trainer.obs[:, 1]).all()
+    assert not again.tally.arrays["length"].any()
+    assert not again.tally.arrays["plain"].any()
+    assert again.tally.arrays["total_cost"] == 6.0
+    np.testing.assert_array_equal(again.envs.step(np.zeros((2, 1), np.float32)).obs[:, 0], 1)
+
+
+# --- full disks --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A disk of four megabytes."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(place)]
+    try:
+        done = subprocess.run(command, capture_output=True)
+    except FileNotFoundError:
+        pytest.skip("there is no mount command")
+    if done.returncode:
+        pytest.skip("mounting a small disk is not permitted")
+    yield place
+    subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+def fill(place):
+    """Leave no room."""
+    with open(place / "ballast", "ab", buffering=0) as file:
+        try:
+            while file.write(bytes(4096)) == 4096:
+                pass
+        except OSError:
+            pass
+
+
+def test_a_full_disk_is_reported_and_the_last_checkpoint_kept(whole, folder, small_disk, good):
+    run = Run(small_disk / "run")
+    shutil.copytree(whole.directory, run.directory, ignore=shutil.ignore_patterns("*.png"))
+    trainer = trainer_of(run)
+    mark, _ = restore_newest(trainer)
+    journal = Journal(run, mark, trainer.step)
+    fill(small_disk)
+    said = rf"Cannot write to {run.directory}: No space left.*checkpoint is that of step 200"
+    row = {"kind": "train", "step": 202, **{f"number{i}": 0.5 for i in range(500)}}
+    with pytest.raises(UserError, match=said):
+        journal.write(row)
+    trainer.step = 202
+    with pytest.raises(UserError, match=said):
+        trainer.save(mark)
+    assert not list(run.directory.rglob("*.part"))
+    command = [kill_test.PROGRAM, "resume", run.directory, "--steps", "240", "--quiet"]
+    environment = kill_test.environment(folder)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "No space left" in done.stderr
+    assert "Traceback" not in done.stderr
+    restore_newest(trainer)
+    assert contents(trainer) == good[200]
+    load(run.directory)
+    (small_disk / "ballast").unlink()
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert run.rows()[-1]["step"] == 240
+
+
+# --- settings ----------------------------------------------------------------------------------
+
+NUMBERS = (
+    st.sampled_from(
+        [
+            0,
+            1,
+            2,
+            -1,
+            10**12,
+            0.0,
+            0.5,
+            1.0,
+            -1.0,
+            1e-30,
+            1e30,
+            1e300,
+            math.nan,
+            math.inf,
+            -math.inf,
+        ]
+    )
+    | st.integers()
+    | st.floats()
+)
+ANYTHING = NUMBERS | st.booleans() | st.none() | st.text(max_size=3) | st.tuples(NUMBERS, NUMBERS)
+
+
+def with_values(frozen, changes):
+    """The same with changes, around the type check of the tests, which users do not have."""
+    copy = dataclasses.replace(frozen)
+    for name, value in changes.items():
+        object.__setattr__(copy, name, value)
+    return copy
+
+
+@settings(max_examples=300, deadline=None, database=None, derandomize=True)
+@given(data=st.data())
+def test_any_value_of_any_setting_is_taken_or_refused_by_its_name(data):
+    value = data.draw(st.sampled_from([Settings(), *presets().values()]))
+    field = data.draw(st.sampled_from(dataclasses.fields(value)))
+    odd = with_values(value, {field.name: data.draw(ANYTHING)})
+    check = check_fields if isinstance(odd, Settings) else check_hyperparameters
+    _, said = outcome(check, odd)
+    if said:
+        assert f"--{field.name.replace('_', '-')}" in said
+        return
+    taken, kind = getattr(odd, field.name), get_type_hints(type(odd))[field.name]
+    assert kind is not int or (isinstance(taken, int) and 0 <= taken < 2**31)
+    assert kind is not float or math.isfinite(taken)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("algd", {"critic_rate": -1.0}, "--critic-rate must be above 0, not -1.0"),
+        ("algd", {"discount": 1.01}, "--discount must be at most 1"),
+        ("algd", {"beta": math.nan}, "--beta must be a finite number"),
+        ("algd", {"batch_size": 0}, "--batch-size must be at least 1"),
+        ("algd", {"batch_size": 2.5}, "--batch-size must be a whole number"),
+        ("algd", {"sigma_min": 2.0}, "--sigma-min must not exceed --sigma-max"),
+        ("algd", {"initial_lam": 0.0}, "--initial-lam must be above 0"),
+        ("algd", {"dual": "ascent"}, "--dual must be one of projected"),
+        ("algd", {"pid": (0.1, 0.1)}, "--pid must be 3 numbers"),
+        ("algd", {"replay_size": 1}, "--replay-size must be at least the 4 of --envs"),
+        ("sac-lag", {"log_std_bounds": (2.0, -2.0)}, "--log-std-bounds must be a lower and"),
+        ("algd", {"critic_hidden": 65_536}, "GiB"),
+        ("ppo-lag", {"passes": 0}, "--passes must be at least 1"),
+    ],
+)
+def test_bad_hyperparameters_are_refused_before_anything_is_written(
+    name, changes, message, tmp_path
+):
+    algorithm = with_values(presets()[name], changes)
+    with pytest.raises(UserError, match=message):
+        training.train(Settings(), algorithm, name, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", sorted({type(a): n for n, a in presets().items()}.values()))
+def test_a_diverged_policy_stops_the_run_instead_of_reaching_the_environment(name, tmp_path):
+    run = create_run(tmp_path / "run")
+    settings = Settings(envs=2, steps=40)
+    trainer = Trainer(settings, small(name), run, make_envs(settings, 2))
+    trainer.obs = trainer.envs.reset(0)
+    spoilt = lambda x: jnp.full_like(x, jnp.nan) if jnp.issubdtype(x.dtype, jnp.floating) else x  # noqa: E731
+    bounds = {"low": trainer.state.low, "high": trainer.state.high}
+    trainer.state = dataclasses.replace(jax.tree.map(spoilt, trainer.state), **bounds)
+    for work in (trainer.iterate, trainer.eval_row):
+        with jax.disable_jit(), pytest.raises(UserError, match=r"action became .*not a number"):
+            work()
+    with pytest.raises(UserError, match=r"the parameters of .*no checkpoint yet"):
+        trainer.save(Mark())
+    assert run.checkpoints() == []
