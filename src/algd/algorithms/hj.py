@@ -130,9 +130,9 @@ class HJ:
     """Adam step size of the entropy weight's logarithm."""
     final_alpha_rate: float = 1e-3
     """The same at the end of the decay."""
-    multiplier_rate: float = 3e-4
+    multiplier_rate: float = 1e-4
     """Adam step size of the multiplier's network."""
-    final_multiplier_rate: float = 3e-4
+    final_multiplier_rate: float = 1e-4
     """The same at the end of the decay."""
     decay_rounds: int = 0
     """Gradient rounds in which all step sizes go linearly to their last value; 0: they stay."""
