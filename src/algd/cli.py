@@ -26,7 +26,7 @@ usage: algd COMMAND [options]      algd COMMAND --help explains one command
 
 {commands}
 
-A first run, about five minutes on two cores:   algd train
+A first run, about four minutes on two cores:   algd train
 """
 
 
