@@ -4,6 +4,8 @@
         --runs runs/table --csv docs/data/diffdrive.csv
 
 Rows that the file already holds are not measured again; a run that was cut short is continued.
+`seconds` is processor time, so that a table can be made on a machine with other work; on one
+thread (`taskset -c 0`) it is the wall-clock time of an idle core.
 """
 
 import argparse
@@ -98,13 +100,13 @@ def main() -> None:
                 continue
             settings = Settings(env=given.env, seed=seed, steps=given.steps, envs=given.envs)
             directory = given.runs / f"{given.env}-{name}-{seed}"
-            start = time.perf_counter()
+            start = time.process_time()
             if (directory / "config.json").exists():
                 run, _ = training.resume(directory)
             else:
                 algorithm = dataclasses.replace(preset(name), **changes)
                 run = training.train(settings, algorithm, name, directory)
-            row = final_row(run, given.episodes, time.perf_counter() - start)
+            row = final_row(run, given.episodes, time.process_time() - start)
             new = not given.csv.exists()
             with given.csv.open("a", newline="") as file:
                 writer = csv.DictWriter(file, COLUMNS)
