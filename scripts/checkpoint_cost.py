@@ -22,7 +22,8 @@ import tyro
 from algd.algorithms import preset
 from algd.replay import Replay
 from algd.runs import Mark, create_run
-from algd.training import Settings, Trainer, make_envs
+from algd.settings import Settings, make_envs
+from algd.trainer import Trainer
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ import jax
 import tyro
 
 from algd.runs import create_run
-from algd.training import Settings, Trainer, check, check_memory, kept_transitions, make_envs
+from algd.settings import Settings, check, check_memory, kept_transitions, make_envs
+from algd.trainer import Trainer
 from algd.types import UserError
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))

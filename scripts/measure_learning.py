@@ -20,8 +20,8 @@ from algd.algorithms import preset
 from algd.evaluation import evaluate
 from algd.policy import load
 from algd.runs import Run
+from algd.settings import Settings, make_envs, restored
 from algd.stats import summarise
-from algd.training import Settings, make_envs
 
 COLUMNS = (
     "env",
@@ -50,7 +50,7 @@ def measured(path: Path) -> set[tuple[str, ...]]:
 
 def final_row(run: Run, episodes: int, seconds: float) -> dict[str, object]:
     """Evaluate the last policy on fresh episodes and read the rest off the metrics."""
-    settings, algorithm, name = training.restored(run.config())
+    settings, algorithm, name = restored(run.config())
     policy = load(run.directory)
     rolled = evaluate(
         algorithm,

@@ -17,7 +17,8 @@ from pathlib import Path
 import tyro
 
 from algd import training
-from algd.training import Interrupted, Progress, Settings
+from algd.settings import Settings
+from algd.training import Interrupted, Progress
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 

@@ -27,7 +27,9 @@ from algd.journal import Journal
 from algd.policy import load
 from algd.replay import add
 from algd.runs import DamagedFile, Mark, Run, create_run, read_arrays, to_arrays, write_arrays
-from algd.training import Settings, Trainer, make_envs, restore_newest, restored
+from algd.settings import Settings, make_envs, restored
+from algd.trainer import Trainer
+from algd.training import restore_newest
 from algd.types import Transition, UserError
 from algd.validation import check_fields, check_hyperparameters
 from small import small

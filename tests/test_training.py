@@ -12,8 +12,10 @@ import pytest
 
 from algd import training
 from algd.algorithms import presets
+from algd.rounds import rounds_due
 from algd.runs import Run
-from algd.training import Interrupted, Settings, check_memory, rounds_due
+from algd.settings import Settings, check_memory, restored
+from algd.training import Interrupted
 from algd.types import Budget, EnvSpec, UserError
 from same import differences, last_arrays
 from small import small
@@ -63,7 +65,7 @@ def test_a_signal_stops_after_a_whole_step_and_resumes_exactly(tmp_path):
 
 def test_config_alone_gives_the_same_run(tmp_path):
     first = training.train(SHORT, small("lgd", rho=2.0), "lgd", tmp_path / "first")
-    settings, algorithm, name = training.restored(first.config())
+    settings, algorithm, name = restored(first.config())
     assert_same(first, training.train(settings, algorithm, name, tmp_path / "again"))
 
 

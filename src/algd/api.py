@@ -10,7 +10,8 @@ from algd import training
 from algd.algorithms import preset
 from algd.plotting import plot_curves, title_of
 from algd.runs import Run
-from algd.training import Report, Settings
+from algd.settings import Settings
+from algd.training import Report
 from algd.types import UserError, nearest
 
 

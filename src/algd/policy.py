@@ -10,7 +10,7 @@ import numpy as np
 
 from algd.evaluation import act
 from algd.runs import DamagedFile, Run, from_arrays
-from algd.training import restored
+from algd.settings import restored
 from algd.types import Budget, EnvSpec, Mode, UserError
 
 

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 from algd.algorithms import presets
 from algd.evaluation import act
 from algd.replay import Replay
-from algd.training import CPU_OPTIONS, gradient_rounds
+from algd.rounds import CPU_OPTIONS, gradient_rounds
 from algd.types import Budget, EnvSpec, Transition
 
 # One round of the authors' objective at the paper's sizes, at two per multiply-add, when the N

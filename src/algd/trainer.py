@@ -1,0 +1,355 @@
+"""One run in progress: collect, store, update, evaluate, save and restore.
+
+Each vector step is one iteration; its random numbers are derived from the seed and its number, so
+that a run continued from a checkpoint is the run that was never stopped.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Bool, Float, PRNGKeyArray
+
+from algd.evaluation import NonFiniteAction, act, evaluate, finite
+from algd.replay import Replay, capacity, init_replay
+from algd.rounds import learn_from_rollout, rounds_due, store_and_learn
+from algd.runs import (
+    DamagedFile,
+    Mark,
+    Run,
+    from_arrays,
+    read_arrays,
+    to_arrays,
+    write_arrays,
+)
+from algd.settings import Settings, kept_transitions, make_envs
+from algd.tally import Tally, evaluation_row
+from algd.types import (
+    CostVectorEnv,
+    EnvStep,
+    Metrics,
+    Transition,
+    UserError,
+)
+
+T = TypeVar("T")
+
+
+def non_finite(result: EnvStep) -> dict[str, Bool[np.ndarray, " envs"]]:
+    """Which copies report something that is not a number, by quantity."""
+    return {
+        "observation": _bad_rows(result.next_obs) | _bad_rows(result.obs),
+        "reward": _bad_rows(result.reward[:, None]),
+        "cost": _bad_rows(result.cost),
+    }
+
+
+def _bad_rows(values: Float[np.ndarray, "envs numbers"]) -> Bool[np.ndarray, " envs"]:
+    return np.logical_not(np.isfinite(values).all(axis=1))
+
+
+class Trainer:
+    """One run in progress: its environments, the algorithm's state, the data and the tallies."""
+
+    def __init__(
+        self, settings: Settings, algorithm: Any, run: Run, environments: CostVectorEnv
+    ) -> None:
+        self.settings, self.algorithm, self.run = settings, algorithm, run
+        self.envs = environments
+        self.eval_envs: CostVectorEnv | None = None
+        self.spec = environments.spec
+        init_key, self.loop_key = jax.random.split(jax.random.key(settings.seed))
+        self.state = algorithm.init(self.spec, init_key)
+        self.tally = Tally(self.spec, settings.envs, algorithm.cost_discount)
+        self.step, self.iteration, self.epoch_rounds, self.epoch = 0, 0, 0, 0
+        self.obs = np.zeros((settings.envs, self.spec.obs_size), np.float32)
+        self.replay: Replay | None = None
+        self.stored = 0
+        self.rollout: list[Transition] = []
+        self.pending: Metrics = {}
+        if algorithm.data == "replay":
+            self.replay = init_replay(self._example(), kept_transitions(settings, algorithm))
+
+    def _example(self) -> Transition:
+        size, constraints = self.spec.obs_size, len(self.spec.budgets)
+        return Transition(
+            obs=jnp.zeros(size),
+            action=jnp.zeros(self.spec.action_size),
+            reward=jnp.zeros(()),
+            cost=jnp.zeros(constraints),
+            next_obs=jnp.zeros(size),
+            terminated=jnp.zeros((), bool),
+            truncated=jnp.zeros((), bool),
+            goal_met=jnp.zeros((), bool),
+            margin=jnp.zeros(constraints),
+            extras={},
+        )
+
+    def iterate(self) -> None:
+        """One step of every copy and the gradient rounds it is worth."""
+        key = jax.random.fold_in(self.loop_key, self.iteration)
+        act_key, learn_key = jax.random.split(key)
+        obs = jnp.asarray(np.nan_to_num(self.obs, posinf=0.0, neginf=0.0))
+        action, extras = act(self.algorithm, self.state, obs, act_key, "sampled")
+        host_action = self._or_stop(lambda: finite(action))
+        self.fold_pending()
+        result = self.envs.step(host_action)
+        keep = self._checked(result)
+        self.tally.count_step(result, keep)
+        fresh = Transition(
+            obs=obs,
+            action=action,
+            reward=jnp.asarray(result.reward),
+            cost=jnp.asarray(result.cost),
+            next_obs=jnp.asarray(result.next_obs),
+            terminated=jnp.asarray(result.terminated),
+            truncated=jnp.asarray(result.truncated),
+            goal_met=jnp.asarray(result.goal_met),
+            margin=jnp.asarray(result.margin),
+            extras=extras,
+        )
+        before, self.step = self.step, self.step + self.settings.envs
+        self.iteration += 1
+        self.obs = result.obs
+        if self.algorithm.data == "replay":
+            self._learn_from_replay(fresh, keep, learn_key, before)
+        else:
+            self._learn_from_rollout(fresh, learn_key)
+
+    def _learn_from_replay(
+        self, fresh: Transition, keep: np.ndarray, key: PRNGKeyArray, before: int
+    ) -> None:
+        algorithm, horizon = self.algorithm, self.spec.horizon
+        counted = self.step - algorithm.prefill
+        epoch = max(counted - 1, 0) // horizon
+        if epoch != self.epoch:
+            self.epoch, self.epoch_rounds = epoch, 0
+        rounds = rounds_due(
+            algorithm.updates_per_step,
+            algorithm.throttle,
+            horizon,
+            before - algorithm.prefill,
+            counted,
+            self.epoch_rounds,
+        )
+        self.epoch_rounds += rounds
+        self.state, self.replay, self.pending = store_and_learn(
+            algorithm, self.state, self.replay, fresh, jnp.asarray(keep), key, rounds
+        )
+
+    def _learn_from_rollout(self, fresh: Transition, key: PRNGKeyArray) -> None:
+        so_far = self.tally.cost_so_far
+        self.rollout.append(
+            dataclasses.replace(
+                fresh, extras={**fresh.extras, "cost_so_far": jnp.asarray(so_far, jnp.float32)}
+            )
+        )
+        if len(self.rollout) * self.settings.envs >= self.algorithm.rollout_steps:
+            batch = jax.tree.map(lambda *rows: jnp.stack(rows), *self.rollout)
+            self.rollout = []
+            self.state, self.pending = learn_from_rollout(self.algorithm, self.state, batch, key)
+
+    def fold_pending(self) -> None:
+        """Take in the metrics of the last gradient rounds, which are done by now."""
+        if self.pending:
+            self.tally.count_update(self.pending)
+            self.pending = {}
+
+    def _checked(self, result: EnvStep) -> Bool[np.ndarray, " envs"]:
+        """Which copies' steps may be stored; stop if one may not and the settings say so."""
+        faults = non_finite(result)
+        bad = np.any(list(faults.values()), axis=0) | ~np.isfinite(self.obs).all(axis=1)
+        if bad.any() and self.settings.bad_steps == "stop":
+            names = [name for name, where in faults.items() if where.any()]
+            raise UserError(
+                f"At step {self.step} the environment reported a {' and a '.join(names)} that is "
+                f"not finite. {self.run.last_good()} To leave such steps out and go on: "
+                "--bad-steps drop."
+            )
+        return ~bad
+
+    def _diverged(self, quantities: list[str]) -> UserError:
+        return UserError(
+            f"At step {self.step} {', '.join(quantities)} became infinite or not a number. "
+            f"{self.run.last_good()} Try smaller step sizes (--critic-rate and the like) or milder "
+            "weights (with ALGD a larger --beta)."
+        )
+
+    def _or_stop(self, work: Callable[[], T]) -> T:
+        """Do what asks the policy for actions; stop if it gives none."""
+        try:
+            return work()
+        except NonFiniteAction as error:
+            raise self._diverged(["the policy's action"]) from error
+
+    def train_row(self) -> dict[str, Any]:
+        """The training metrics since the last row; stop if learning has broken down."""
+        self.fold_pending()
+        row = {"kind": "train", "step": self.step, **self.tally.take_row()}
+        broken = [name for name, value in row.items() if name != "kind" and not np.isfinite(value)]
+        if broken:
+            raise self._diverged(broken)
+        return row
+
+    def eval_row(self) -> dict[str, Any]:
+        """Evaluate on environments and random numbers that training never uses."""
+        if self.eval_envs is None:
+            copies = min(self.settings.eval_episodes, 16)
+            self.eval_envs = make_envs(self.settings, copies)
+        seed = int(np.random.SeedSequence([self.settings.seed, 1]).generate_state(1)[0] // 2)
+        episodes = self._or_stop(
+            partial(
+                evaluate,
+                self.algorithm,
+                self.state,
+                self.eval_envs,
+                self.settings.eval_episodes,
+                seed,
+                discount=self.algorithm.cost_discount,
+            )
+        )
+        return {"kind": "eval", "step": self.step, **evaluation_row(episodes, self.spec)}
+
+    # --- checkpoints --------------------------------------------------------------------------
+
+    def save(self, mark: Mark) -> None:
+        """Write a checkpoint from which the run continues to the last bit."""
+        self.fold_pending()
+        state = to_arrays(self.state, "state")
+        broken = [
+            name.removeprefix("state.") for name, x in state.items() if not np.isfinite(x).all()
+        ]
+        if broken:
+            raise self._diverged([f"the parameters of {', '.join(broken[:3])}"])
+        with self.run.writing():
+            self._save_replay()
+            counters = (self.step, self.iteration, self.epoch_rounds, self.epoch)
+            arrays = {
+                **state,
+                **{f"env/{name}": value for name, value in self.envs.save_state().items()},
+                **self.tally.save(),
+                "obs": self.obs,
+                "counters": np.array(counters, np.int64),
+                "metrics": np.array(mark, np.int64),
+                "stored": np.array(self.stored, np.int64),
+            }
+            if self.rollout:
+                stacked = jax.tree.map(lambda *rows: np.stack(rows), *self.rollout)
+                fields = {f.name: getattr(stacked, f.name) for f in dataclasses.fields(stacked)}
+                extras = fields.pop("extras")
+                arrays |= {f"rollout/{name}": value for name, value in fields.items()}
+                arrays |= {f"rollout/extras/{name}": value for name, value in extras.items()}
+            self.run.write_checkpoint(self.step, arrays)
+            self._drop_old_pieces()
+
+    def _save_replay(self) -> None:
+        """Write what the buffer took in since the last checkpoint as one piece."""
+        if self.replay is None:
+            return
+        added, slots = int(self.replay.added), capacity(self.replay)
+        if added > self.stored:
+            first = max(self.stored, added - slots)
+            rows = np.arange(first, added) % slots
+            piece = jax.tree.map(lambda store: store[rows], self.replay.data)
+            path = self.run.directory / "replay" / f"{first:012d}-{added:012d}.algd"
+            write_arrays(path, to_arrays(piece, "replay"))
+            self.stored = added
+
+    def _drop_old_pieces(self) -> None:
+        """Delete the pieces that no checkpoint needs, once the new one is whole."""
+        if self.replay is None:
+            return
+        # At most one transition per step came in since the oldest checkpoint that is kept.
+        oldest = self.stored - (self.step - self.run.checkpoints()[0][0])
+        for _, last, path in self.run.pieces():
+            if last <= oldest - capacity(self.replay):
+                path.unlink()
+
+    def restore(self, arrays: dict[str, np.ndarray]) -> Mark:
+        """Continue from a checkpoint; the mark in metrics.jsonl that belongs to it.
+
+        Everything is read before anything is changed, so that a checkpoint that lacks something
+        leaves no trace.
+        """
+        try:
+            mark = self.run.checked_mark(Mark(*(int(x) for x in arrays["metrics"])))
+            step, iteration, epoch_rounds, epoch = (int(x) for x in arrays["counters"])
+            state = from_arrays(self.state, arrays, "state")
+            stored = int(arrays["stored"])
+            replay = self._restored_replay(stored)
+            rollout = self._restored_rollout(arrays)
+            obs = np.array(arrays["obs"])
+            env_state = {
+                name.removeprefix("env/"): value
+                for name, value in arrays.items()
+                if name.startswith("env/")
+            }
+            self.tally.restore(arrays)
+            self.envs.reset(self.settings.seed)
+            self.envs.restore_state(env_state)
+        except (KeyError, TypeError, ValueError) as error:
+            raise DamagedFile(
+                f"a checkpoint does not fit this version of algd ({error!r})"
+            ) from error
+        self.step, self.iteration, self.epoch_rounds, self.epoch = (
+            step,
+            iteration,
+            epoch_rounds,
+            epoch,
+        )
+        self.state, self.obs = state, obs
+        self.replay, self.stored, self.rollout = replay, stored, rollout
+        if not self.envs.exact_state:
+            self._start_fresh_episodes()
+        return mark
+
+    def _start_fresh_episodes(self) -> None:
+        """Go on with an environment that cannot continue where it was."""
+        words = np.random.SeedSequence([self.settings.seed, 2, self.step]).generate_state(1)
+        self.obs = self.envs.reset(int(words[0] // 2))
+        self.tally.forget_episodes()
+        # The steps of a rollout must follow one another.
+        self.rollout = []
+
+    def _restored_rollout(self, arrays: dict[str, np.ndarray]) -> list[Transition]:
+        parts: dict[str, Any] = {
+            name.removeprefix("rollout/"): jnp.asarray(value)
+            for name, value in arrays.items()
+            if name.startswith("rollout/")
+        }
+        if not parts:
+            return []
+        extras = {
+            name.removeprefix("extras/"): parts.pop(name)
+            for name in tuple(parts)
+            if name.startswith("extras/")
+        }
+        stacked = Transition(**parts, extras=extras)
+        return [
+            jax.tree.map(lambda rows, i=i: rows[i], stacked) for i in range(len(stacked.reward))
+        ]
+
+    def _restored_replay(self, stored: int) -> Replay | None:
+        """The buffer as it was with so many transitions, from its pieces."""
+        if self.replay is None:
+            return None
+        slots = capacity(self.replay)
+        data = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), self.replay.data)
+        reached = max(stored - slots, 0)
+        for first, last, path in self.run.pieces():
+            if last <= reached or first > reached or last > stored:
+                continue
+            template = jax.tree.map(lambda x, n=last - first: x[:1].repeat(n, 0), data)
+            piece = from_arrays(template, read_arrays(path), "replay")
+            rows = np.arange(first, last) % slots
+            jax.tree.map(lambda store, new, rows=rows: store.__setitem__(rows, new), data, piece)
+            reached = last
+        if reached != stored:
+            raise DamagedFile(
+                f"{self.run.directory}/replay lacks the transitions from {reached} to {stored}"
+            )
+        return Replay(jax.tree.map(jnp.asarray, data), jnp.asarray(stored, jnp.int32))
