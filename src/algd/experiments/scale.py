@@ -1,0 +1,6 @@
+"""How much of an experiment is repeated."""
+
+from typing import Literal
+
+Scale = Literal["smoke", "cpu", "paper"]
+"""smoke: tiny, shows that everything works; cpu: hours on a few cores; paper: what the paper did."""
