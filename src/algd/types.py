@@ -10,6 +10,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 Mode = Literal["sampled", "deterministic"]
+# How a trained policy is asked; "best" draws candidates and takes the one its critics prefer.
+Choice = Literal["deterministic", "sampled", "best"]
 # A scalar, or one number per constraint, under each name.
 Metrics = dict[str, Float[Array, "..."]]
 
@@ -129,6 +131,17 @@ class Algorithm(Protocol):
         self, state: Any, obs: Float[Array, " obs"], action: Float[Array, " action"]
     ) -> Assessment:
         """What the critics expect after this action at this observation."""
+        ...
+
+
+@runtime_checkable
+class RanksActions(Protocol):
+    """An algorithm whose critics tell which of several actions is the best."""
+
+    def objective(
+        self, state: Any, obs: Float[Array, " obs"], action: Float[Array, " action"]
+    ) -> Float[Array, ""]:
+        """What the policy tries to make small at this observation."""
         ...
 
 

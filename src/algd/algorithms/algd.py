@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from algd.critics import (
@@ -26,6 +27,8 @@ from algd.critics import (
 from algd.diffusion import geometric_schedule, monte_carlo_score, noise_scales, reverse_chain
 from algd.duals import DualName, DualState, dual_rule
 from algd.energies import augmented_lagrangian, lagrangian
+from algd.export.conversion import network
+from algd.export.numpy_policy import Critics, Diffusion, PolicyData
 from algd.networks import (
     CriticEnsemble,
     ScoreNetwork,
@@ -239,6 +242,41 @@ class ALGD:
         qcs = state.qc(obs[None], action[None], silu)[:, 0]
         mean = pessimistic_cost(qcs, 0.0)
         return Assessment(clipped_value(q), mean, pessimistic_cost(qcs, 1.0) - mean)
+
+    def objective(
+        self, state: State, obs: Float[Array, " obs"], action: Float[Array, " action"]
+    ) -> Float[Array, ""]:
+        """The energy of an action: of several, the lowest is the best."""
+        q = clipped_value(state.q(obs[None], action[None], jax.nn.relu)[:, 0, 0])
+        qc = pessimistic_cost(state.qc(obs[None], action[None], silu)[:, 0], self.cost_spread)
+        return self._energy(q, qc, state.dual.lam, state.limit)
+
+    def portable(self, state: State) -> PolicyData:
+        """The chain and the energy as plain arrays."""
+        schedule = geometric_schedule(self.sigma_min, self.sigma_max, self.denoise_steps)
+        scales = noise_scales(schedule, self.noise_power, self.last_step_noise)
+        return PolicyData(
+            policy=Diffusion(
+                network=network(state.score.layers, "relu"),
+                embedding=np.asarray(state.score.time_embedding),
+                drift=schedule.delta_sigma2.astype(np.float32),
+                scales=scales.astype(np.float32),
+                start=float(schedule.sigmas[-1]),
+                squash="clip" if self.bounds == "clip" else "tanh",
+                always_sampled=self.deterministic == "sample",
+            ),
+            critics=Critics(
+                q=network(state.q.layers, "relu"),
+                qc=network(state.qc.layers, "silu"),
+                objective=self.energy,
+                lam=np.asarray(state.dual.lam),
+                limit=np.asarray(state.limit),
+                rho=self.rho,
+                spread=self.cost_spread,
+            ),
+            low=np.asarray(state.low),
+            high=np.asarray(state.high),
+        )
 
     def update(self, state: State, batch: Transition, key: PRNGKeyArray) -> tuple[State, Metrics]:
         """One gradient round with fresh random numbers."""

@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from algd.critics import (
@@ -24,7 +25,9 @@ from algd.critics import (
     td_target,
 )
 from algd.duals import LogAdam, LogAdamState, hinged_multiplier
-from algd.energies import lagrangian
+from algd.energies import augmented_lagrangian, lagrangian
+from algd.export.conversion import network
+from algd.export.numpy_policy import Critics, Gaussian, PolicyData
 from algd.gaussian import Temperature, gaussian_head, tanh_policy, tanh_sample
 from algd.networks import (
     CriticEnsemble,
@@ -196,6 +199,35 @@ class CAL:
         qcs = state.qc(obs[None], action[None], silu)[:, 0]
         mean = pessimistic_cost(qcs, 0.0)
         return Assessment(clipped_value(q), mean, pessimistic_cost(qcs, 1.0) - mean)
+
+    def objective(
+        self, state: State, obs: Float[Array, " obs"], action: Float[Array, " action"]
+    ) -> Float[Array, ""]:
+        """L_A of an action, hinged at itself where learning hinges at the batch; low is good."""
+        q = clipped_value(state.q(obs[None], action[None], jax.nn.relu)[:, 0, 0])
+        qc = pessimistic_cost(state.qc(obs[None], action[None], silu)[:, 0], self.cost_spread)
+        return augmented_lagrangian(q, qc, state.dual.lam, state.limit, self.convexity)
+
+    def portable(self, state: State) -> PolicyData:
+        """The Gaussian and the Lagrangian as plain arrays."""
+        return PolicyData(
+            policy=Gaussian(
+                network=network(state.actor, "relu"),
+                squash="tanh",
+                log_std_bounds=np.asarray(self.log_std_bounds, np.float32),
+            ),
+            critics=Critics(
+                q=network(state.q.layers, "relu"),
+                qc=network(state.qc.layers, "silu"),
+                objective="augmented",
+                lam=np.asarray(state.dual.lam),
+                limit=np.asarray(state.limit),
+                rho=self.convexity,
+                spread=self.cost_spread,
+            ),
+            low=np.asarray(state.low),
+            high=np.asarray(state.high),
+        )
 
     def update(self, state: State, batch: Transition, key: PRNGKeyArray) -> tuple[State, Metrics]:
         """One gradient round with fresh random numbers."""

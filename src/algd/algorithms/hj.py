@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from algd.critics import (
@@ -22,6 +23,8 @@ from algd.critics import (
     reachability_target,
     td_target,
 )
+from algd.export.conversion import network
+from algd.export.numpy_policy import Critics, Gaussian, PolicyData
 from algd.gaussian import Temperature, gaussian_head, tanh_policy, tanh_sample
 from algd.networks import (
     CriticEnsemble,
@@ -213,6 +216,33 @@ class HJ:
         q = state.q(obs[None], action[None], jax.nn.elu)[:, 0, 0]
         unknown = jnp.full_like(state.limit, jnp.nan)
         return Assessment(clipped_value(q), unknown, unknown)
+
+    def objective(
+        self, state: State, obs: Float[Array, " obs"], action: Float[Array, " action"]
+    ) -> Float[Array, ""]:
+        r"""$-Q + \lambda_\xi(s)\,Q_h$ of an action; low is good."""
+        q = clipped_value(state.q(obs[None], action[None], jax.nn.elu)[:, 0, 0])
+        qh = jnp.mean(state.qh(obs[None], action[None], jax.nn.elu)[:, 0, 0])
+        return -q + self.lam(state.multiplier, obs) * qh
+
+    def portable(self, state: State) -> PolicyData:
+        """The Gaussian, the critics and the multiplier's network as plain arrays."""
+        return PolicyData(
+            policy=Gaussian(
+                network=network(state.actor, "elu"),
+                squash="tanh",
+                log_std_bounds=np.asarray(self.log_std_bounds, np.float32),
+            ),
+            critics=Critics(
+                q=network(state.q.layers, "elu"),
+                qc=network(state.qh.layers, "elu"),
+                objective="reachability",
+                multiplier=network(state.multiplier, "elu"),
+                multiplier_bound=self.multiplier_bound,
+            ),
+            low=np.asarray(state.low),
+            high=np.asarray(state.high),
+        )
 
     def update(self, state: State, batch: Transition, key: PRNGKeyArray) -> tuple[State, Metrics]:
         """One gradient round with fresh random numbers."""

@@ -10,10 +10,13 @@ from typing import Literal, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from algd.advantages import gae
 from algd.duals import AdamState, ProjectedAdam, SmoothedPID, SmoothedPIDState
+from algd.export import numpy_policy
+from algd.export.conversion import network
 from algd.gaussian import Gaussian, entropy, kl_divergence, log_density
 from algd.networks import (
     Linear,
@@ -236,6 +239,22 @@ class PPOLag:
         value = mlp(state.networks.v, normalised, jnp.tanh)[0]
         return Assessment(value, cost, jnp.zeros_like(cost))
 
+    def portable(self, state: State) -> numpy_policy.PolicyData:
+        """The Gaussian with its normalisation as plain arrays; no critic here sees an action."""
+        return numpy_policy.PolicyData(
+            policy=numpy_policy.Gaussian(
+                network=network(state.networks.actor.layers, "tanh"),
+                squash="clip",
+                log_std=np.asarray(state.networks.actor.log_std),
+                obs_mean=np.asarray(state.obs_statistics.mean),
+                obs_std=np.asarray(_obs_std(state.obs_statistics)),
+                obs_clip=self.obs_clip,
+            ),
+            critics=None,
+            low=np.asarray(state.low),
+            high=np.asarray(state.high),
+        )
+
     def update(self, state: State, batch: Transition, key: PRNGKeyArray) -> tuple[State, Metrics]:
         """One epoch with fresh random numbers."""
         return self.update_with(state, batch, self.draw(batch.reward.size, key))
@@ -382,11 +401,7 @@ class PPOLag:
         self, obs: Float[Array, "*batch obs"], statistics: ObsStatistics
     ) -> Float[Array, "*batch obs"]:
         """Observations with the running mean and variance taken out."""
-        # Two observations give a first variance; before, they stay as they are.
-        variance = jnp.where(
-            statistics.count > 1.0, statistics.squares / jnp.maximum(statistics.count, 1.0), 1.0
-        )
-        standard = (obs - statistics.mean) / jnp.sqrt(variance + 1e-8)
+        standard = (obs - statistics.mean) / _obs_std(statistics)
         return jnp.clip(standard, -self.obs_clip, self.obs_clip)
 
     @property
@@ -414,6 +429,14 @@ class PPOLag:
         """The random numbers of one update."""
         keys = jax.random.split(key, self.passes)
         return Draws(jax.vmap(lambda k: jax.random.permutation(k, steps))(keys))
+
+
+def _obs_std(statistics: ObsStatistics) -> Float[Array, " obs"]:
+    # Two observations give a first variance; before, they stay as they are.
+    variance = jnp.where(
+        statistics.count > 1.0, statistics.squares / jnp.maximum(statistics.count, 1.0), 1.0
+    )
+    return jnp.sqrt(variance + 1e-8)
 
 
 def remember(

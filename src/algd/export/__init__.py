@@ -1,0 +1,1 @@
+"""Trained policies in forms that leave this library: NumPy, ONNX, StableHLO."""
