@@ -8,20 +8,55 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from algd.types import Algorithm, Assessment, CostVectorEnv, EnvSpec, Mode, UserError
+from algd.types import (
+    Algorithm,
+    Assessment,
+    Choice,
+    CostVectorEnv,
+    EnvSpec,
+    RanksActions,
+    UserError,
+)
+
+CANDIDATES = 16
 
 
-@partial(jax.jit, static_argnames=("algorithm", "mode"))
+@partial(jax.jit, static_argnames=("algorithm", "mode", "candidates"))
 def act(
     algorithm: Algorithm,
     state: Any,
     obs: Float[Array, "envs obs"],
     key: PRNGKeyArray,
-    mode: Mode,
+    mode: Choice,
+    candidates: int = CANDIDATES,
 ) -> tuple[Float[Array, "envs action"], dict[str, Array]]:
     """An action for every copy, each with its own random numbers."""
     keys = jax.random.split(key, obs.shape[0])
+    if mode == "best":
+        choose = partial(best_of, algorithm, state, candidates=candidates)
+        return jax.vmap(choose)(obs, keys), {}
     return jax.vmap(lambda o, k: algorithm.act(state, o, k, mode))(obs, keys)
+
+
+def best_of(
+    algorithm: Algorithm,
+    state: Any,
+    obs: Float[Array, " obs"],
+    key: PRNGKeyArray,
+    candidates: int,
+) -> Float[Array, " action"]:
+    """Of so many draws from the policy the one with the lowest objective."""
+    if not isinstance(algorithm, RanksActions):
+        raise UserError(
+            f"{type(algorithm).__name__} has no critic of actions, so there is nothing to choose "
+            "the best one by. Take the mode deterministic or sampled."
+        )
+    if candidates < 1:
+        raise UserError(f"At least 1 candidate is needed to choose from, not {candidates}.")
+    keys = jax.random.split(key, candidates)
+    actions = jax.vmap(lambda k: algorithm.act(state, obs, k, "sampled")[0])(keys)
+    objectives = jax.vmap(lambda a: algorithm.objective(state, obs, a))(actions)
+    return actions[jnp.argmin(objectives)]
 
 
 class NonFiniteAction(UserError):
@@ -77,8 +112,9 @@ def evaluate(
     envs: CostVectorEnv,
     episodes: int,
     seed: int,
-    mode: Mode = "deterministic",
+    mode: Choice = "deterministic",
     discount: float = 0.99,
+    candidates: int = CANDIDATES,
 ) -> Episodes:
     """Run episodes to their ends, equally many in each copy so that short ones gain no weight."""
     count, constraints = envs.num_envs, len(envs.spec.budgets)
@@ -93,7 +129,9 @@ def evaluate(
     step = 0
     while min(len(rows) for rows in finished) < waves:
         device_obs = jnp.asarray(obs)
-        actions, _ = act(algorithm, state, device_obs, jax.random.fold_in(key, step), mode)
+        actions, _ = act(
+            algorithm, state, device_obs, jax.random.fold_in(key, step), mode, candidates
+        )
         if (length == 0).any():
             foretold = np.asarray(assess(algorithm, state, device_obs, actions).cost)
             expected = np.where((length == 0)[:, None], foretold, expected)

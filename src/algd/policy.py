@@ -1,44 +1,125 @@
 """A trained policy, loaded from a run, ready to act."""
 
 import warnings
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple, get_args, overload
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Bool, Float
 
-from algd.evaluation import act
+from algd.evaluation import CANDIDATES, act, assess
+from algd.export.numpy_policy import NumpyPolicy
 from algd.runs import DamagedFile, Run, from_arrays
 from algd.settings import restored
-from algd.types import Budget, EnvSpec, Mode, UserError
+from algd.types import Budget, Choice, EnvSpec, UserError
+
+
+class Forecast(NamedTuple):
+    """What the critics expect from an action on, all in discounted sums; for a batch, by rows.
+
+    `cost`, its `cost_spread` over the ensemble and the `limit` have one number per constraint;
+    `over_budget` says where the cost exceeds its limit.
+    """
+
+    value: Float[np.ndarray, "*batch"]
+    cost: Float[np.ndarray, "*batch constraints"]
+    cost_spread: Float[np.ndarray, "*batch constraints"]
+    limit: Float[np.ndarray, " constraints"]
+    over_budget: Bool[np.ndarray, "*batch constraints"]
 
 
 class Policy:
     """Acts like the run's newest checkpoint.
 
-    The random numbers of sampled actions follow from `seed` and the number of calls so far.
+    The random numbers of sampled actions follow from `seed` and the calls so far.
     """
 
     def __init__(self, algorithm: Any, state: Any, spec: EnvSpec, seed: int = 0) -> None:
-        self.algorithm, self.state, self.spec = algorithm, state, spec
+        self.algorithm, self.state, self.spec, self.seed = algorithm, state, spec, seed
         self._key = jax.random.key(seed)
         self._calls = 0
 
-    def predict(self, obs: Any, deterministic: bool = True) -> np.ndarray:
-        """The action for one observation, or a row of actions for a batch of them."""
+    @cached_property
+    def portable(self) -> NumpyPolicy:
+        """The same policy in plain NumPy, which answers a single observation sooner than JAX."""
+        if not hasattr(self.algorithm, "portable"):
+            raise UserError(f"{type(self.algorithm).__name__} has no form in plain NumPy.")
+        return NumpyPolicy(self.algorithm.portable(self.state), self.seed)
+
+    @overload
+    def predict(
+        self,
+        obs: Any,
+        deterministic: bool = True,
+        *,
+        mode: Choice | None = None,
+        candidates: int = CANDIDATES,
+        return_info: Literal[False] = False,
+    ) -> np.ndarray: ...
+
+    @overload
+    def predict(
+        self,
+        obs: Any,
+        deterministic: bool = True,
+        *,
+        mode: Choice | None = None,
+        candidates: int = CANDIDATES,
+        return_info: Literal[True],
+    ) -> tuple[np.ndarray, Forecast]: ...
+
+    def predict(
+        self,
+        obs: Any,
+        deterministic: bool = True,
+        *,
+        mode: Choice | None = None,
+        candidates: int = CANDIDATES,
+        return_info: bool = False,
+    ) -> np.ndarray | tuple[np.ndarray, Forecast]:
+        """The action for one observation, or a row of actions for a batch of them.
+
+        `mode` says how the action is chosen (by default `deterministic` decides): `best` draws
+        `candidates` from the policy and takes the one that its critics prefer. With `return_info`
+        the critics' forecast comes with the action.
+        """
         array = np.asarray(obs, np.float32)
         if array.ndim not in (1, 2) or array.shape[-1] != self.spec.obs_size:
             raise UserError(
                 f"An observation has {self.spec.obs_size} numbers, a batch the shape "
                 f"[n, {self.spec.obs_size}]; this one has the shape {list(array.shape)}."
             )
-        mode: Mode = "deterministic" if deterministic else "sampled"
+        if mode is None:
+            mode = "deterministic" if deterministic else "sampled"
+        if mode not in get_args(Choice):
+            raise UserError(f"The mode is one of {', '.join(get_args(Choice))}, not {mode!r}.")
+        actions = self._actions(array, mode, candidates)
+        return (actions, self._forecast(array, actions)) if return_info else actions
+
+    def _actions(self, array: np.ndarray, mode: Choice, candidates: int) -> np.ndarray:
+        if array.ndim == 1 and mode != "best" and hasattr(self.algorithm, "portable"):
+            return self.portable.predict(array, mode)
         key = jax.random.fold_in(self._key, self._calls)
         self._calls += 1
         rows = jnp.asarray(np.atleast_2d(array))
-        actions = np.asarray(act(self.algorithm, self.state, rows, key, mode)[0])
-        return actions if array.ndim == 2 else actions[0]
+        actions, _ = act(self.algorithm, self.state, rows, key, mode, candidates)
+        return np.asarray(actions).reshape(*array.shape[:-1], -1)
+
+    def _forecast(self, array: np.ndarray, actions: np.ndarray) -> Forecast:
+        rows, chosen = (jnp.asarray(np.atleast_2d(x)) for x in (array, actions))
+        found = assess(self.algorithm, self.state, rows, chosen)
+        value, cost, spread = (
+            np.asarray(part).reshape(*array.shape[:-1], *part.shape[1:]) for part in found
+        )
+        if np.isnan(cost).any() and np.isfinite(array).all():
+            raise UserError(
+                f"{type(self.algorithm).__name__} has no critic of the cost: it can foretell none."
+            )
+        limit = self.spec.critic_limits(self.algorithm.cost_discount)
+        return Forecast(value, cost, spread, limit, cost > limit)
 
 
 def spec_from_state(config: dict[str, Any], arrays: dict[str, np.ndarray]) -> EnvSpec:
