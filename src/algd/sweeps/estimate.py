@@ -1,0 +1,129 @@
+"""What a run costs, from a short measurement: processor time, and room on the disk."""
+
+import dataclasses
+import json
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from algd.runs import KEEP, Run, write_atomically
+from algd.settings import kept_transitions, make_envs
+from algd.sweeps.engines import answer, start
+from algd.sweeps.plan import Job
+from algd.trainer import Trainer
+from algd.types import UserError
+
+
+class Speed(NamedTuple):
+    """Processor time on this machine, repeated measurements side by side."""
+
+    seconds_per_step: list[float]
+    """Of training, per environment step with its gradient rounds."""
+    seconds_per_evaluation: list[float]
+    """Of one evaluation during training."""
+
+    def seconds(self, job: Job) -> float:
+        """Of a whole run with all its evaluations."""
+        evaluations = job.settings.steps / job.settings.eval_every + 1
+        evaluations += job.episodes / job.settings.eval_episodes
+        return job.settings.steps * float(np.mean(self.seconds_per_step)) + evaluations * float(
+            np.mean(self.seconds_per_evaluation)
+        )
+
+
+def measure(job: Job, cache: str | None, seconds: float = 2.0, repeats: int = 3) -> Speed:
+    """Train for a moment and time it, once everything is compiled.
+
+    Processor time does not count what other programs do. The prefill is cut short and the throttle
+    left out, since a long run feels neither; rollouts are shortened, at the same cost per step.
+    """
+    if cache:
+        jax.config.update("jax_compilation_cache_dir", cache)
+    algorithm = _without_overture(job)
+    environments = make_envs(job.settings, job.settings.envs)
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = Trainer(job.settings, algorithm, Run(Path(folder)), environments)
+        trainer.obs = environments.reset(job.settings.seed)
+        rollout = getattr(algorithm, "rollout_steps", 0) if algorithm.data == "rollout" else 0
+        # Twice around: the second pass meets every program compiled.
+        iterations = max(-(-2 * rollout // job.settings.envs), 20)
+        for _ in range(iterations):
+            trainer.iterate()
+        per_step = [_seconds_per_step(trainer, rollout, seconds / repeats) for _ in range(repeats)]
+        trainer.eval_row()
+        per_evaluation = [_processor_seconds(trainer.eval_row) for _ in range(repeats)]
+    return Speed(per_step, per_evaluation)
+
+
+def _without_overture(job: Job) -> Any:
+    algorithm = job.algorithm
+    if algorithm.data == "replay":
+        return dataclasses.replace(algorithm, prefill=job.settings.envs, throttle=0)
+    # A few minibatches are enough, and must be whole vector steps.
+    shortest = -(-4 * getattr(algorithm, "minibatch", 64) // job.settings.envs)
+    return dataclasses.replace(
+        algorithm, rollout_steps=min(algorithm.rollout_steps, shortest * job.settings.envs)
+    )
+
+
+def _seconds_per_step(trainer: Trainer, rollout: int, at_least: float) -> float:
+    """Over whole rollouts where the algorithm learns from these."""
+    stride = max(rollout // trainer.settings.envs, 1)
+    before, clock, wall = trainer.step, time.process_time(), time.monotonic()
+    while time.monotonic() - wall < at_least:
+        for _ in range(stride):
+            trainer.iterate()
+    # What is still being computed belongs to these steps.
+    jax.block_until_ready(trainer.state)
+    return (time.process_time() - clock) / (trainer.step - before)
+
+
+def _processor_seconds(work: Callable[[], Any]) -> float:
+    clock = time.process_time()
+    work()
+    return time.process_time() - clock
+
+
+def label(job: Job) -> str:
+    """What a run's speed depends on, by name: everything but the seed."""
+    name = job.name.replace(f"-seed{job.settings.seed}", "", 1)
+    return f"{name} x{job.settings.envs}"
+
+
+def speeds(
+    jobs: Sequence[Job],
+    path: Path,
+    threads: int,
+    cache: str | None,
+    announce: Callable[[str], None] = lambda text: None,
+) -> dict[str, Speed]:
+    """The speed of each kind of run among the jobs, measured once and kept in a file."""
+    try:
+        known = {name: Speed(*values) for name, values in json.loads(path.read_text()).items()}
+    except (OSError, ValueError, TypeError):
+        known = {}
+    missing = {label(job): job for job in jobs if label(job) not in known}
+    for number, (name, job) in enumerate(missing.items(), 1):
+        announce(f"measuring the speed of {name} ({number} of {len(missing)})")
+        found = answer(start(measure, (job, cache), threads, None))
+        if found is None:
+            raise UserError(f"The speed of {name} could not be measured; see above.")
+        known[name] = found
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, json.dumps(known, indent=2).encode())
+    return known
+
+
+def disk_bytes(job: Job) -> int:
+    """What a finished run leaves on the disk: checkpoints and the replay buffer."""
+    spec = make_envs(job.settings, 1).spec
+    state = jax.eval_shape(lambda: job.algorithm.init(spec, jax.random.key(0)))
+    networks = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+    floats = 2 * spec.obs_size + spec.action_size + 1 + 2 * len(spec.budgets)
+    kept = kept_transitions(job.settings, job.algorithm) if job.algorithm.data == "replay" else 0
+    return KEEP * networks + kept * (4 * floats + 3)

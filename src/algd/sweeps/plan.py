@@ -1,0 +1,257 @@
+"""Which runs a sweep is made of: environments x presets x seeds x settings."""
+
+import dataclasses
+import itertools
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_origin, get_type_hints
+
+from algd.algorithms import preset
+from algd.runs import Run
+from algd.settings import Settings, check, make_envs, restored
+from algd.types import UserError, nearest
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """One run that is wanted, and the number of episodes that judge its final policy."""
+
+    directory: Path
+    settings: Settings
+    algorithm: Any
+    preset: str
+    episodes: int = 100
+
+    @property
+    def name(self) -> str:
+        """The run's directory within the sweep's."""
+        return self.directory.name
+
+    @property
+    def log_path(self) -> Path:
+        """What the run's process said, and the traceback if it failed."""
+        return self.directory.parent / "logs" / f"{self.name}.txt"
+
+
+@dataclasses.dataclass(frozen=True)
+class Sweep:
+    """Every combination of these; in `settings`, a tuple of values is an axis of its own."""
+
+    env: tuple[str, ...] = ("DiffDrive",)
+    preset: tuple[str, ...] = ("algd",)
+    seeds: tuple[int, ...] = (0, 1, 2)
+    episodes: int = 100
+    settings: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
+    """Settings of the run or of the presets, each with the values it takes."""
+
+
+def jobs(sweep: Sweep, out: Path) -> list[Job]:
+    """The runs of a sweep, all checked, seeds outermost so that early results compare presets."""
+    if sweep.episodes < 1:
+        raise UserError(f"episodes must be at least 1, not {sweep.episodes}.")
+    varied = [name for name, values in sweep.settings.items() if len(values) > 1]
+    combinations = [
+        dict(zip(sweep.settings, values, strict=True))
+        for values in itertools.product(*sweep.settings.values())
+    ]
+    found = [
+        job(out, env, name, seed, chosen, varied, sweep.episodes)
+        for seed, env, name, chosen in itertools.product(
+            sweep.seeds, sweep.env, sweep.preset, combinations
+        )
+    ]
+    if not found:
+        raise UserError("The sweep is empty: every list needs at least one value.")
+    check_environments(found)
+    return without_duplicates(found)
+
+
+def job(
+    out: Path,
+    env: str,
+    preset_name: str,
+    seed: int,
+    chosen: Mapping[str, Any] | None = None,
+    named: Sequence[str] = (),
+    episodes: int = 100,
+) -> Job:
+    """One run with the chosen settings; those in `named` become part of its directory's name."""
+    algorithm: Any = preset(preset_name)
+    settings = Settings(env=env, seed=seed)
+    of_run, of_preset = get_type_hints(Settings), get_type_hints(type(algorithm))
+    known = (of_run.keys() - {"env", "seed"}) | {f.name for f in dataclasses.fields(algorithm)}
+    run_values, preset_values = {}, {}
+    for name, value in (chosen or {}).items():
+        if name not in known:
+            raise UserError(
+                f"Neither a run nor the preset {preset_name} has a setting {name!r}."
+                f"{nearest(name, known)}"
+            )
+        if name in of_run:
+            run_values[name] = fitted(value, of_run[name])
+        else:
+            preset_values[name] = fitted(value, of_preset[name])
+    settings = dataclasses.replace(settings, **run_values)
+    algorithm = dataclasses.replace(algorithm, **preset_values)
+    check(settings, algorithm)
+    suffix = "".join(f"-{name}={shown((chosen or {})[name])}" for name in named)
+    stem = f"{env.replace('/', '-').replace(':', '-')}-{preset_name}-seed{seed}{suffix}"
+    return Job(out.absolute() / stem, settings, algorithm, preset_name, episodes)
+
+
+def check_environments(found: Sequence[Job]) -> None:
+    """Make each environment once, so that a misspelt one is noticed before anything is trained."""
+    distinct = {dataclasses.replace(j.settings, seed=0, steps=1): j.settings for j in found}
+    for settings in distinct.values():
+        make_envs(settings, 1).close()
+
+
+def without_duplicates(found: Sequence[Job]) -> list[Job]:
+    """Each run once, in order; two different runs of one name are a mistake."""
+    by_directory: dict[Path, Job] = {}
+    for wanted in found:
+        if by_directory.setdefault(wanted.directory, wanted) != wanted:
+            raise UserError(f"Two different runs would both be called {wanted.name}.")
+    return list(by_directory.values())
+
+
+def fitted(value: Any, hint: Any) -> Any:
+    """The value as the field has it: tuples for lists, 1.0 for 1; wrong types are left to fail."""
+    if get_origin(hint) is tuple:
+        items = value if isinstance(value, list | tuple) else (value,)
+        return tuple(
+            float(i) if isinstance(i, int) and float in hint.__args__ else i for i in items
+        )
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    return value
+
+
+def shown(value: Any) -> str:
+    """A value as a name shows it."""
+    if isinstance(value, list | tuple):
+        return ":".join(shown(item) for item in value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+# --- what the user writes ---------------------------------------------------------------------
+
+
+def parse_assignments(assignments: Sequence[str]) -> dict[str, tuple[Any, ...]]:
+    """`rho=0.5,1,2` as `{"rho": (0.5, 1, 2)}`; the items of one value are parted by colons."""
+    parsed: dict[str, tuple[Any, ...]] = {}
+    for assignment in assignments:
+        name, equals, values = assignment.partition("=")
+        if not equals or not values:
+            raise UserError(
+                f"A setting is written name=value or name=value,value; not {assignment!r}."
+            )
+        name = name.strip().lstrip("-").replace("-", "_")
+        if name in parsed:
+            raise UserError(f"{name} is set twice; give all its values at once, parted by commas.")
+        parsed[name] = tuple(_parse_value(value) for value in values.split(","))
+    return parsed
+
+
+def _parse_value(text: str) -> Any:
+    if ":" in text:
+        return tuple(_parse_value(item) for item in text.split(":"))
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+KEYS = {
+    "env": "a task or a list of tasks",
+    "preset": "a preset or a list of presets",
+    "seeds": "a list of whole numbers",
+    "episodes": "a whole number",
+    "set": "a table of settings",
+}
+
+
+def read_sweep(path: Path) -> Sweep:
+    """A sweep from a TOML file."""
+    try:
+        content = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not a TOML file: {error}.") from error
+    for name in content:
+        if name not in KEYS:
+            raise UserError(
+                f"{path} has an unknown key {name!r}.{nearest(name, KEYS)} "
+                f"It may have {', '.join(KEYS)}; settings of runs and presets go under [set]."
+            )
+    try:
+        return _sweep_from(content)
+    except _WrongType as error:
+        key, value = error.args
+        raise UserError(f"{path}: {key} must be {KEYS[key]}, not {value!r}.") from error
+
+
+class _WrongType(Exception):
+    """A key of a sweep file with a value of another type."""
+
+
+def _sweep_from(content: dict[str, Any]) -> Sweep:
+    def each(key: str, kind: type) -> tuple[Any, ...]:
+        value = content[key]
+        items = value if isinstance(value, list) else [value]
+        if not items or not all(type(item) is kind for item in items):
+            raise _WrongType(key, value)
+        return tuple(items)
+
+    given: dict[str, Any] = {}
+    for key, kind in (("env", str), ("preset", str), ("seeds", int)):
+        if key in content:
+            given[key] = each(key, kind)
+    if "episodes" in content:
+        if type(content["episodes"]) is not int:
+            raise _WrongType("episodes", content["episodes"])
+        given["episodes"] = content["episodes"]
+    table = content.get("set", {})
+    if not isinstance(table, dict):
+        raise _WrongType("set", table)
+    tuples = _tuple_settings(given.get("preset", Sweep.preset))
+    given["settings"] = {name: _values(value, name in tuples) for name, value in table.items()}
+    return Sweep(**given)
+
+
+def _values(value: Any, is_tuple: bool) -> tuple[Any, ...]:
+    """The values a setting takes: a list is an axis, unless the setting is itself a list."""
+    if not isinstance(value, list):
+        return (value,)
+    if is_tuple and not all(isinstance(item, list) for item in value):
+        return (tuple(value),)
+    return tuple(tuple(item) if isinstance(item, list) else item for item in value)
+
+
+def _tuple_settings(presets: Sequence[str]) -> set[str]:
+    kinds: list[Any] = [Settings, *(type(preset(name)) for name in presets)]
+    hints = [item for kind in kinds for item in get_type_hints(kind).items()]
+    return {name for name, hint in hints if get_origin(hint) is tuple}
+
+
+# --- what is there already --------------------------------------------------------------------
+
+
+def is_there(wanted: Job) -> bool:
+    """Whether the directory holds the wanted run; a message if it holds another one."""
+    run = Run(wanted.directory)
+    if not run.config_path.exists():
+        return False
+    settings, algorithm, name = restored(run.config())
+    found = {"preset": name, **vars(settings), **vars(algorithm)}
+    asked = {"preset": wanted.preset, **vars(wanted.settings), **vars(wanted.algorithm)}
+    other = [key for key in asked if found.get(key) != asked[key]]
+    if other:
+        listed = ", ".join(
+            f"{key} is {found.get(key)!r} instead of {asked[key]!r}" for key in other
+        )
+        raise UserError(f"{run.directory} holds another run: {listed}. Choose another directory.")
+    return True

@@ -1,0 +1,100 @@
+"""The rows of a sweep: one for each complete run in a directory."""
+
+import csv
+import dataclasses
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from algd.algorithms import preset
+from algd.runs import Run, write_atomically
+from algd.settings import Settings, restored
+from algd.sweeps.plan import shown
+from algd.sweeps.work import last_beat, last_evaluation
+from algd.types import UserError
+
+Row = dict[str, Any]
+
+
+def row(directory: Path) -> Row | None:
+    """What a complete run earned and cost; nothing for a run that is not complete."""
+    judged = last_evaluation(directory)
+    if judged is None:
+        return None
+    run = Run(directory)
+    config = run.config()
+    settings, algorithm, name = restored(config)
+    names = [budget["name"] for budget in config["budgets"]]
+    ends = ("",) if len(names) == 1 else tuple(f"/{name}" for name in names)
+    costs = [judged["cost"]] if len(names) == 1 else [judged["cost"][name] for name in names]
+    evaluations, trained = run.rows("eval")[-5:], run.rows("train")
+    beat = last_beat(directory)
+
+    def last_five(quantity: str) -> float:
+        return sum(r[quantity] for r in evaluations) / len(evaluations)
+
+    values: Row = {
+        "env": settings.env,
+        "preset": name,
+        "seed": settings.seed,
+        "overrides": overrides(settings, algorithm, name),
+        "steps": judged["step"],
+        "episodes": judged["episodes"],
+        "return": judged["return"]["mean"],
+        "return_se": judged["return"]["standard_error"],
+    }
+    for end, cost in zip(ends, costs, strict=True):
+        values[f"budget{end}"] = cost["budget"]
+        values[f"cost{end}"] = cost["mean"]
+        values[f"cost_se{end}"] = cost["standard_error"]
+        values[f"violation_rate{end}"] = cost["violation_rate"]
+    values["last5_return"] = last_five("return")
+    values |= {f"last5_cost{end}": last_five(f"cost{end}") for end in ends}
+    for end in ends:
+        totals = [r[f"total_cost{end}"] for r in trained]
+        values[f"training_cost{end}"] = totals[-1] if totals else None
+    values["processor_seconds"] = beat.processor_seconds if beat else None
+    return values
+
+
+def overrides(settings: Settings, algorithm: Any, name: str) -> str:
+    """What differs from the preset and from the usual settings of a run."""
+    usual = Settings(env=settings.env, seed=settings.seed, steps=settings.steps)
+    pairs = ((settings, usual), (algorithm, preset(name)))
+    return " ".join(
+        f"{field.name}={shown(getattr(own, field.name))}"
+        for own, other in pairs
+        for field in dataclasses.fields(own)
+        if getattr(own, field.name) != getattr(other, field.name)
+    )
+
+
+def rows(directory: Path) -> list[Row]:
+    """All complete runs of a directory, in the order of their names."""
+    folders = sorted(path.parent for path in directory.glob("*/evaluation.json"))
+    return [found for folder in folders if (found := _row_or_nothing(folder))]
+
+
+def _row_or_nothing(folder: Path) -> Row | None:
+    try:
+        return row(folder)
+    except UserError:
+        # Somebody else's directory, or a damaged run, which its own job reports.
+        return None
+
+
+def write_csv(table: Sequence[Row], path: Path) -> None:
+    """A table with every column that a row of it has; nothing if there is no row."""
+    if not table:
+        return
+    columns = list(dict.fromkeys(name for line in table for name in line))
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, columns)
+    writer.writeheader()
+    writer.writerows({k: _rounded(v) for k, v in line.items()} for line in table)
+    write_atomically(path, text.getvalue().encode())
+
+
+def _rounded(value: Any) -> Any:
+    return float(f"{value:.6g}") if isinstance(value, float) else value
