@@ -8,6 +8,7 @@ from typing import Any
 
 from algd import training
 from algd.algorithms import preset
+from algd.learnt import Learnt, learnt
 from algd.plotting import plot_curves, title_of
 from algd.runs import Run
 from algd.settings import Settings
@@ -16,20 +17,24 @@ from algd.types import UserError, nearest
 
 
 def train(
-    env: str = "DiffDrive",
-    algorithm: str = "algd",
+    env: str | None = None,
+    algorithm: str | None = None,
     *,
     out: str | Path | None = None,
     budget: float | Sequence[float] = (),
+    start_from: str | Path | None = None,
     report: Report = lambda progress: None,
     **options: Any,
 ) -> Run:
-    """Train a preset and return the run.
+    """Train a preset (`algd` on DiffDrive, if nothing else is said) and return the run.
 
     `options` are settings of the run (`steps`, `seed`, `envs`, ...) and hyperparameters of the
-    preset (`rho`, `beta`, ...), under the names that `algd train PRESET --help` shows.
+    preset (`rho`, `beta`, ...), under the names that `algd train PRESET --help` shows. With
+    `start_from` the networks are those of another run; task and algorithm are then that run's,
+    where nothing else is said.
     """
-    chosen: Any = preset(algorithm)
+    source = learnt(start_from) if start_from is not None else None
+    defaults, name, chosen = defaults_of(source, env, algorithm)
     limits = tuple(budget) if isinstance(budget, Sequence) else (budget,)
     of_run = {field.name for field in dataclasses.fields(Settings)}
     of_preset = {field.name for field in dataclasses.fields(chosen)}
@@ -37,9 +42,30 @@ def train(
         if name not in of_run | of_preset:
             known = of_run | of_preset
             raise UserError(f"There is no setting {name!r}.{nearest(name, known)}")
-    settings = Settings(env=env, budget=limits, **{k: v for k, v in options.items() if k in of_run})
+    given = {k: v for k, v in options.items() if k in of_run}
+    settings = dataclasses.replace(defaults, **({"budget": limits} if limits else {}), **given)
     chosen = dataclasses.replace(chosen, **{k: v for k, v in options.items() if k in of_preset})
-    return run_to_end(settings, chosen, algorithm, out, report)
+    return run_to_end(settings, chosen, name, out, report, source)
+
+
+def defaults_of(
+    source: Learnt | None, env: str | None = None, algorithm: str | None = None
+) -> tuple[Settings, str, Any]:
+    """Settings, preset and algorithm where nothing is said: the source's task and algorithm.
+
+    Another task has a budget and options of its own; another preset its own hyperparameters.
+    """
+    if source is None:
+        name = algorithm or "algd"
+        return Settings(env=env or Settings.env), name, preset(name)
+    settings = Settings(env=env or source.settings.env)
+    if env in (None, source.settings.env):
+        task = ("budget", "discounted_budget", "horizon", "env_options")
+        kept = {field: getattr(source.settings, field) for field in task}
+        settings = dataclasses.replace(settings, **kept)
+    if algorithm in (None, source.preset):
+        return settings, source.preset, source.algorithm
+    return settings, algorithm, preset(algorithm)
 
 
 def run_to_end(
@@ -48,11 +74,12 @@ def run_to_end(
     name: str,
     out: str | Path | None,
     report: Report,
+    start_from: Learnt | None = None,
 ) -> Run:
     """Train and draw the curves, also of a run that a signal has cut short."""
     directory = Path(out) if out is not None else free_directory(settings, name)
     try:
-        return training.train(settings, algorithm, name, directory, report)
+        return training.train(settings, algorithm, name, directory, report, start_from)
     finally:
         draw(Run(directory))
 

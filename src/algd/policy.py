@@ -12,9 +12,8 @@ from jaxtyping import Bool, Float
 
 from algd.evaluation import CANDIDATES, act, assess
 from algd.export.numpy_policy import NumpyPolicy
-from algd.runs import DamagedFile, Run, from_arrays
-from algd.settings import restored
-from algd.types import Budget, Choice, EnvSpec, UserError
+from algd.learnt import learnt
+from algd.types import Choice, EnvSpec, UserError
 
 
 class Forecast(NamedTuple):
@@ -122,31 +121,9 @@ class Policy:
         return Forecast(value, cost, spread, limit, cost > limit)
 
 
-def spec_from_state(config: dict[str, Any], arrays: dict[str, np.ndarray]) -> EnvSpec:
-    """The spaces and budgets of a run, without making its environment."""
-    budgets = tuple(Budget(**budget) for budget in config["budgets"])
-    low, high = arrays["state.low"], arrays["state.high"]
-    obs_size = arrays["obs"].shape[1]
-    return EnvSpec(
-        obs_size,
-        tuple(float(x) for x in low),
-        tuple(float(x) for x in high),
-        budgets,
-        config["horizon"],
-    )
-
-
 def load(directory: str | Path, seed: int = 0) -> Policy:
     """The policy of a run's newest whole checkpoint."""
-    run = Run(Path(directory))
-    config = run.config()
-    _, algorithm, _ = restored(config)
-    step, arrays, complaints = run.newest_checkpoint()
-    for complaint in complaints:
-        warnings.warn(f"{complaint}; the policy is that of step {step}.", stacklevel=2)
-    try:
-        spec = spec_from_state(config, arrays)
-        template = jax.eval_shape(lambda: algorithm.init(spec, jax.random.key(0)))
-        return Policy(algorithm, from_arrays(template, arrays, "state"), spec, seed)
-    except (DamagedFile, KeyError) as error:
-        raise UserError(f"{directory} cannot be loaded: {error}.") from error
+    found = learnt(directory)
+    for complaint in found.complaints:
+        warnings.warn(f"{complaint}; the policy is that of step {found.step}.", stacklevel=2)
+    return Policy(found.algorithm, found.state, found.spec, seed)

@@ -9,7 +9,10 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
+
 from algd.journal import Journal
+from algd.learnt import Learnt, check_fits, handed_on, learnt
 from algd.runs import (
     DamagedFile,
     Mark,
@@ -51,18 +54,31 @@ def train(
     name: str,
     directory: Path,
     report: Report = lambda progress: None,
+    start_from: Learnt | None = None,
 ) -> Run:
-    """Train a new run of the preset `name` with these hyperparameters in a new directory."""
+    """Train a new run of the preset `name` with these hyperparameters in a new directory.
+
+    It starts from fresh networks, or from what another run has learnt.
+    """
     check(settings, algorithm)
     environments = make_envs(settings, settings.envs)
     check_memory(environments.spec, kept_transitions(settings, algorithm), algorithm)
+    if start_from is not None:
+        # Refuse what does not fit before there is a directory.
+        fresh = jax.eval_shape(lambda: algorithm.init(environments.spec, jax.random.key(0)))
+        check_fits(start_from, algorithm, fresh, settings.env, environments.spec)
     run = create_run(directory)
     with run.lock():
         trainer = Trainer(settings, algorithm, run, environments)
         trainer.obs = environments.reset(settings.seed)
+        config = describe(settings, algorithm, name, environments.spec)
+        if start_from is not None:
+            trainer.state = handed_on(start_from, trainer.state)
+            origin = {"run": str(start_from.directory.absolute()), "step": start_from.step}
+            config["started_from"] = origin
         with run.writing():
             run.metrics_path.touch()
-            run.write_config(describe(settings, algorithm, name, environments.spec))
+            run.write_config(config)
         _loop(trainer, Mark(), report)
     return run
 
@@ -83,6 +99,10 @@ def resume(
         environments = make_envs(settings, settings.envs)
         check_memory(environments.spec, kept_transitions(settings, algorithm), algorithm)
         trainer = Trainer(settings, algorithm, run, environments)
+        origin = config.get("started_from")
+        if origin and not run.checkpoints():
+            source = learnt(origin["run"], origin["step"])
+            trainer.state = handed_on(source, trainer.state)
         mark, notes = restore_newest(trainer)
         if not environments.exact_state:
             notes.append(
@@ -91,7 +111,10 @@ def resume(
             )
         with run.writing():
             run.forget_after(trainer.step, trainer.stored)
-            run.write_config(describe(settings, algorithm, name, environments.spec))
+            run.write_config(
+                describe(settings, algorithm, name, environments.spec)
+                | ({"started_from": origin} if origin else {})
+            )
         _loop(trainer, mark, report)
     return run, notes
 

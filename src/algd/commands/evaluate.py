@@ -1,5 +1,6 @@
-"""`algd evaluate RUN --episodes 100 --json`."""
+"""`algd evaluate RUN --episodes 100 --mode best --json`."""
 
+import dataclasses
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,16 +11,17 @@ from rich.console import Console
 from rich.table import Table
 
 from algd.commands.arguments import parse
-from algd.evaluation import evaluate
+from algd.evaluation import CANDIDATES, evaluate
+from algd.learnt import check_same_spaces
 from algd.policy import load
 from algd.runs import Run
-from algd.settings import make_envs, restored
+from algd.settings import Settings, make_envs, restored
 from algd.stats import summarise
-from algd.types import UserError
+from algd.types import Choice, EnvSpec, UserError
 
 
 def run(arguments: list[str]) -> None:
-    """`algd evaluate RUN --episodes 100 --json`."""
+    """`algd evaluate RUN --episodes 100 --mode best --json`."""
 
     @dataclass(frozen=True)
     class Evaluate:
@@ -31,34 +33,64 @@ def run(arguments: list[str]) -> None:
         """How many episodes."""
         seed: int = 12345
         """Seed of the environments and of sampled actions."""
+        mode: Choice = "deterministic"
+        """How actions are chosen; best draws candidates and takes the one its critics prefer."""
+        candidates: int = CANDIDATES
+        """Draws that the mode best chooses from."""
         sampled: bool = False
-        """Draw actions from the policy instead of its deterministic ones."""
+        """The same as --mode sampled."""
+        env: str | None = None
+        """Another task than the run's, with the same observations, actions and constraints."""
+        env_options: tuple[str, ...] = ()
+        """Options of that environment as name=value."""
+        budget: tuple[float, ...] = ()
+        """Another budget than the run's, one number per constraint."""
+        horizon: int | None = None
+        """Episode length of a foreign environment without a time limit."""
         json: bool = False
         """Print one JSON object."""
 
-    chosen = parse(Evaluate, arguments, "evaluate")
-    if chosen.episodes < 1:
-        raise UserError(f"--episodes must be at least 1, not {chosen.episodes}.")
+    chosen = parse(Evaluate, arguments, "evaluate", tyro.conf.UseAppendAction)
+    for name in ("episodes", "candidates"):
+        if getattr(chosen, name) < 1:
+            raise UserError(f"--{name} must be at least 1, not {getattr(chosen, name)}.")
+    if chosen.sampled and chosen.mode == "best":
+        raise UserError("--sampled and --mode best exclude each other.")
+    mode: Choice = "sampled" if chosen.sampled else chosen.mode
     policy = load(chosen.run)
     settings, algorithm, name = restored(Run(chosen.run).config())
+    settings = elsewhere(settings, chosen)
+    environments = make_envs(settings, min(chosen.episodes, 16))
+    check_same_spaces(str(chosen.run), policy.spec, settings.env, environments.spec)
     episodes = evaluate(
         algorithm,
         policy.state,
-        make_envs(settings, min(chosen.episodes, 16)),
+        environments,
         chosen.episodes,
         chosen.seed,
-        "sampled" if chosen.sampled else "deterministic",
+        mode,
         algorithm.cost_discount,
+        chosen.candidates,
     )
-    summary = {"run": str(chosen.run), "preset": name, "env": settings.env}
-    summary |= summarise(episodes, policy.spec)
+    summary = {"run": str(chosen.run), "preset": name, "env": settings.env, "mode": mode}
+    summary |= summarise(episodes, environments.spec)
     if chosen.json:
         print(json.dumps(summary))
         return
-    print_summary(summary, policy.spec)
+    print_summary(summary, environments.spec)
 
 
-def print_summary(summary: dict[str, Any], spec: Any) -> None:
+def elsewhere(settings: Settings, chosen: Any) -> Settings:
+    """The run's settings, or those of another task; another task has a budget of its own."""
+    if chosen.env is not None:
+        settings = dataclasses.replace(
+            settings, env=chosen.env, budget=(), env_options=(), horizon=None
+        )
+    given = {"budget": chosen.budget, "env_options": chosen.env_options, "horizon": chosen.horizon}
+    return dataclasses.replace(settings, **{name: value for name, value in given.items() if value})
+
+
+def print_summary(summary: dict[str, Any], spec: EnvSpec) -> None:
     """The same numbers for a reader."""
 
     table = Table(title=f"{summary['preset']} on {summary['env']}, {summary['episodes']} episodes")

@@ -8,9 +8,10 @@ from typing import Annotated, Any
 import tyro
 
 from algd.algorithms import preset, presets
-from algd.api import run_to_end
+from algd.api import defaults_of, run_to_end
 from algd.commands.arguments import parse, remember_compilations
 from algd.commands.progress import announce, interruptible, progress_line
+from algd.learnt import learnt
 from algd.settings import Settings
 
 
@@ -22,6 +23,8 @@ class Output:
     """Directory of the run; by default a new one under runs/."""
     quiet: bool = False
     """Show no progress line."""
+    start_from: Annotated[Path | None, tyro.conf.arg(name="from")] = None
+    """A run whose networks to start from; its task and algorithm are the defaults then."""
 
 
 def run(arguments: list[str]) -> None:
@@ -33,6 +36,14 @@ def run(arguments: list[str]) -> None:
         if not word.startswith("-") and not before.startswith("--"):
             preset(word)
             break
+    origin = value_of("--from", arguments)
+    source = learnt(origin) if origin else None
+    defaults, default, algorithm = defaults_of(source, value_of("--env", arguments))
+    found[default] = algorithm
+    # What is repeated on the command line would be added to the source's values.
+    for option, field in (("--budget", "budget"), ("--env-options", "env_options")):
+        if value_of(option, arguments):
+            defaults = dataclasses.replace(defaults, **{field: ()})
     options = tuple(
         Annotated[type(value), tyro.conf.subcommand(name, default=value, prefix_name=False)]
         for name, value in found.items()
@@ -45,18 +56,30 @@ def run(arguments: list[str]) -> None:
     class Train:
         """Train a policy. Options of the run come before the preset, its own ones behind it."""
 
-        settings: Settings
-        output: Output
+        settings: Settings = defaults
+        output: Output = Output()
         algorithm: union = dataclasses.field(  # pyright: ignore[reportInvalidTypeForm]
-            default_factory=lambda: found["algd"]
+            default_factory=lambda: algorithm
         )
         """The preset: an algorithm with its hyperparameters."""
 
     # Lists are given by repeating the option: otherwise they would swallow the preset's name.
     chosen = parse(Train, arguments, "train", tyro.conf.UseAppendAction)
-    name = next((word for word in arguments if word in found), "algd")
+    name = next((word for word in arguments if word in found), default)
     with progress_line(chosen.output.quiet) as report:
         run = interruptible(
-            lambda: run_to_end(chosen.settings, chosen.algorithm, name, chosen.output.out, report)
+            lambda: run_to_end(
+                chosen.settings, chosen.algorithm, name, chosen.output.out, report, source
+            )
         )
     announce(run.directory)
+
+
+def value_of(option: str, arguments: list[str]) -> str | None:
+    """What is given for an option, before tyro knows the defaults to parse with."""
+    for word, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        if word == option:
+            return following
+        if word.startswith(f"{option}="):
+            return word.removeprefix(f"{option}=")
+    return None
