@@ -8,8 +8,9 @@ from typing import Any
 
 from algd import training
 from algd.algorithms import preset
+from algd.groups import gather
 from algd.learnt import Learnt, learnt
-from algd.plotting import plot_curves, title_of
+from algd.plotting import plot_tasks
 from algd.runs import Run
 from algd.settings import Settings
 from algd.training import Report
@@ -100,7 +101,10 @@ def draw(run: Run) -> None:
     if not (run.metrics_path.exists() and run.metrics_path.stat().st_size):
         return
     try:
-        plot_curves({title_of(run): [run]}, run.directory / "curves.png")
+        tasks, complaints = gather([run.directory], unfinished=True)
+        if complaints:
+            raise UserError(complaints[0])
+        plot_tasks(tasks, run.directory / "curves.png")
     except (OSError, UserError) as error:
         # A picture must not hide what became of the run.
         warnings.warn(f"The curves could not be drawn: {error}", stacklevel=2)

@@ -1,4 +1,4 @@
-"""`algd plot RUN... --out curves.png`."""
+"""`algd plot RUN... --kind curves --out curves.png`."""
 
 import sys
 from dataclasses import dataclass
@@ -7,37 +7,45 @@ from pathlib import Path
 import tyro
 
 from algd.commands.arguments import parse
-from algd.plotting import plot_curves, title_of
-from algd.runs import Run
+from algd.commands.output import check_output
+from algd.groups import gather
+from algd.plotting import Kind, picture_formats, plot_tasks
 from algd.types import UserError
 
 
 def run(arguments: list[str]) -> None:
-    """`algd plot RUN... --out curves.png`."""
+    """`algd plot RUN... --kind curves --out curves.png`."""
 
     @dataclass(frozen=True)
     class Plot:
-        """Draw runs: equal preset and task become one line with an interval over seeds."""
+        """Draw runs: those that differ in their seeds only become one line with an interval.
+
+        Each task has a row of panels. Runs that are damaged, foreign or unfinished are named and
+        left out.
+        """
 
         runs: tyro.conf.Positional[tuple[Path, ...]]
-        """Run directories."""
-        out: Path = Path("curves.png")
-        """The picture."""
+        """Run directories, or directories that contain runs."""
+        kind: Kind = "curves"
+        """Learning curves, final return against cost, boxes of the training cost, the
+        multiplier, or all of it."""
+        out: Path | None = None
+        """The picture, by default KIND.png; also .pdf, .svg and others."""
+        unfinished: bool = False
+        """Draw runs that are not at their last step, too."""
         force: bool = False
         """Write over an existing picture."""
 
     chosen = parse(Plot, arguments, "plot")
-    if chosen.out.exists() and not chosen.force:
-        raise UserError(f"{chosen.out} exists; choose another --out, or --force.")
-    groups: dict[str, list[Run]] = {}
-    for directory in chosen.runs:
-        run = Run(directory)
-        try:
-            run.rows()
-            groups.setdefault(title_of(run), []).append(run)
-        except UserError as error:
-            print(f"algd: left out: {error}", file=sys.stderr)
-    if not groups:
-        raise UserError("None of these is a run that can be drawn.")
-    plot_curves(groups, chosen.out)
-    print(f"Wrote {chosen.out}")
+    out = chosen.out or Path(f"{chosen.kind}.png")
+    check_output(out, chosen.force, picture_formats())
+    tasks, complaints = gather(chosen.runs, chosen.unfinished)
+    for complaint in complaints:
+        print(f"algd: left out: {complaint}", file=sys.stderr)
+    if not tasks:
+        raise UserError(
+            "None of these is a run that can be drawn. "
+            "(--unfinished draws those that are not at their last step.)"
+        )
+    plot_tasks(tasks, out, chosen.kind)
+    print(f"Wrote {out}")
