@@ -8,6 +8,8 @@ COMMANDS = {
     "train": "train a policy (ALGD on DiffDrive, if nothing else is said)",
     "resume": "continue a run from its last checkpoint",
     "evaluate": "roll out a run's policy and summarise return and cost",
+    "sweep": "train many runs: tasks x presets x seeds x settings",
+    "reproduce": "remake the figures and tables of the paper",
     "plot": "draw the curves of runs",
     "list": "show algorithms and tasks",
     "bench": "measure speed: bench update, bench env",

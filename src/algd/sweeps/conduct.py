@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from algd.sweeps.engines import Workers, check_workers, compute
-from algd.sweeps.estimate import Speed, disk_bytes, label, speeds
+from algd.sweeps.estimate import Kind, Speed, disk_bytes, label, speeds
 from algd.sweeps.plan import Job
 from algd.sweeps.results import row, rows, write_csv
 from algd.sweeps.work import Beat, Outcome, beat_path, is_complete, last_beat
@@ -34,10 +34,11 @@ class Plan:
     wanted: list[Job]
     missing: list[Job]
     speed: dict[str, Speed]
+    kind: Kind = label
 
     def seconds(self, job: Job) -> float | None:
         """Processor time of a run, if its speed is known; what a checkpoint saves is left out."""
-        found = self.speed.get(label(job))
+        found = self.speed.get(self.kind(job))
         return found.seconds(job) if found else None
 
     @property
@@ -48,7 +49,12 @@ class Plan:
 
 
 def plan(
-    jobs: Sequence[Job], out: Path, workers: Workers, estimate: bool, console: Console
+    jobs: Sequence[Job],
+    out: Path,
+    workers: Workers,
+    estimate: bool,
+    console: Console,
+    kind: Kind = label,
 ) -> Plan:
     """Look at what is there, and measure how long the rest will take."""
     check_workers(workers)
@@ -56,8 +62,9 @@ def plan(
     if not estimate or not missing:
         return Plan(list(jobs), missing, {})
     with console.status("measuring the speed") as status:
-        found = speeds(missing, out / "speeds.json", workers.threads, cache(), status.update)
-    return Plan(list(jobs), missing, found)
+        path = out / "speeds.json"
+        found = speeds(missing, path, workers.threads, cache(), status.update, kind)
+    return Plan(list(jobs), missing, found, kind)
 
 
 def print_plan(found: Plan, out: Path, workers: Workers, console: Console) -> None:

@@ -18,6 +18,9 @@ from algd.sweeps.plan import Job
 from algd.trainer import Trainer
 from algd.types import UserError
 
+# Iterations until every program is compiled.
+WARM_UP = 6
+
 
 class Speed(NamedTuple):
     """Processor time on this machine, repeated measurements side by side."""
@@ -51,7 +54,7 @@ def measure(job: Job, cache: str | None, seconds: float = 2.0, repeats: int = 3)
         trainer.obs = environments.reset(job.settings.seed)
         rollout = getattr(algorithm, "rollout_steps", 0) if algorithm.data == "rollout" else 0
         # Twice around: the second pass meets every program compiled.
-        iterations = max(-(-2 * rollout // job.settings.envs), 20)
+        iterations = max(-(-2 * rollout // job.settings.envs), WARM_UP)
         for _ in range(iterations):
             trainer.iterate()
         per_step = [_seconds_per_step(trainer, rollout, seconds / repeats) for _ in range(repeats)]
@@ -95,19 +98,24 @@ def label(job: Job) -> str:
     return f"{name} x{job.settings.envs}"
 
 
+Kind = Callable[[Job], str]
+"""The name of what is alike in speed: runs of one name are measured once."""
+
+
 def speeds(
     jobs: Sequence[Job],
     path: Path,
     threads: int,
     cache: str | None,
     announce: Callable[[str], None] = lambda text: None,
+    kind: Kind = label,
 ) -> dict[str, Speed]:
     """The speed of each kind of run among the jobs, measured once and kept in a file."""
     try:
         known = {name: Speed(*values) for name, values in json.loads(path.read_text()).items()}
     except (OSError, ValueError, TypeError):
         known = {}
-    missing = {label(job): job for job in jobs if label(job) not in known}
+    missing = {kind(job): job for job in jobs if kind(job) not in known}
     for number, (name, job) in enumerate(missing.items(), 1):
         announce(f"measuring the speed of {name} ({number} of {len(missing)})")
         found = answer(start(measure, (job, cache), threads, None))

@@ -1,0 +1,187 @@
+"""The runs behind an experiment: tasks x methods x seeds, computed by a sweep."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from rich.console import Console
+
+from algd.algorithms import preset
+from algd.experiments.scale import Scale
+from algd.groups import Groups
+from algd.runs import Run
+from algd.stats import bootstrap_interval
+from algd.sweeps.conduct import conduct, confirm, plan, print_plan
+from algd.sweeps.engines import Workers
+from algd.sweeps.estimate import label
+from algd.sweeps.plan import Job, check_environments, job, without_duplicates
+from algd.sweeps.results import Row, row, write_csv
+from algd.types import UserError
+
+SAFETY_GYM = ("PointButton1", "PointButton2", "CarButton1", "CarButton2", "PointPush1")
+VELOCITY = ("HalfCheetahVelocity", "HopperVelocity", "AntVelocity", "HumanoidVelocity")
+
+# Sizes with which a run takes a moment, for the scale "smoke".
+TINY = {
+    "critic_hidden": 16,
+    "score_hidden": 16,
+    "actor_hidden": 16,
+    "multiplier_hidden": 16,
+    "embedding": 4,
+    "batch_size": 16,
+    "minibatch": 16,
+    "cost_ensemble": 2,
+    "mc_samples": 2,
+    "prefill": 40,
+    "updates_per_step": 0.5,
+    "rollout_steps": 80,
+    "passes": 2,
+}
+SHORT = {"envs": 2, "steps": 480, "log_every": 40, "eval_every": 120, "eval_episodes": 2}
+
+
+class Means(NamedTuple):
+    """With what runs are computed."""
+
+    workers: Workers = Workers()
+    yes: bool = False
+    """Start without asking."""
+
+
+class Task(NamedTuple):
+    """An environment and how long it is trained on."""
+
+    env: str
+    steps: int
+    envs: int = 1
+
+    @property
+    def is_velocity(self) -> bool:
+        """Whether it is one of the velocity tasks."""
+        return "Velocity" in self.env
+
+
+class Method(NamedTuple):
+    """What a line of a figure stands for; `changes` become part of the runs' names."""
+
+    label: str
+    preset: str
+    changes: tuple[tuple[str, Any], ...] = ()
+    velocity_preset: str | None = None
+
+
+class Trial(NamedTuple):
+    """A run and the line that it belongs to."""
+
+    label: str
+    job: Job
+
+
+# The paper gives no number of steps; these are the published program's.
+PAPER_TASKS = (
+    *(Task(env, 100_000) for env in SAFETY_GYM),
+    *(Task(env, 200_000) for env in VELOCITY),
+)
+PAPER_SEEDS = 10
+SMOKE_TASK = Task("DiffDrive", SHORT["steps"], SHORT["envs"])
+
+
+def trials(
+    tasks: Sequence[Task], methods: Sequence[Method], seeds: int, scale: Scale, out: Path
+) -> list[Trial]:
+    """Every run of an experiment, under `out/runs`."""
+    found = []
+    for seed in range(seeds):
+        for task in tasks:
+            for method in methods:
+                name = method.velocity_preset if task.is_velocity else None
+                name = name or method.preset
+                changes = dict(method.changes)
+                chosen = {"steps": task.steps, "envs": task.envs, **changes}
+                if scale == "smoke":
+                    chosen = {**tiny(name), **SHORT, **changes}
+                episodes = 4 if scale == "smoke" else 100
+                one = job(out / "runs", task.env, name, seed, chosen, tuple(changes), episodes)
+                found.append(Trial(method.label, one))
+    return found
+
+
+def tiny(preset_name: str) -> dict[str, Any]:
+    """The small sizes that a preset knows."""
+    algorithm: Any = preset(preset_name)
+    known = {field.name for field in dataclasses.fields(algorithm)}
+    return {name: size for name, size in TINY.items() if name in known}
+
+
+def compute(found: Sequence[Trial], scale: Scale, out: Path, means: Means) -> None:
+    """Train what is missing; at the scale of the paper only after a question."""
+    jobs = without_duplicates([trial.job for trial in found])
+    check_environments(jobs)
+    console, runs = Console(stderr=True), out / "runs"
+    planned = plan(jobs, runs, means.workers, scale != "smoke", console, family)
+    print_plan(planned, runs, means.workers, console)
+    if scale == "paper" and planned.missing:
+        confirm(console, means.yes)
+    failures = conduct(planned, runs, means.workers, console)
+    if failures:
+        raise UserError(
+            f"{len(failures)} of {len(jobs)} runs failed, so nothing is drawn; their logs are in "
+            f"{runs / 'logs'}. The same command tries these again."
+        )
+
+
+def family(one: Job) -> str:
+    """Runs that are alike in speed: bodies and rooms of one kind cost about the same."""
+    name = label(one)
+    for kind, envs in (("Safety-Gym", SAFETY_GYM), ("velocity", VELOCITY)):
+        if one.settings.env in envs:
+            return name.replace(one.settings.env, kind, 1)
+    return name
+
+
+def by_task(found: Sequence[Trial]) -> dict[str, Groups]:
+    """The runs of each line of each task's figure."""
+    tasks: dict[str, Groups] = {}
+    for trial in found:
+        groups = tasks.setdefault(trial.job.settings.env, {})
+        groups.setdefault(trial.label, []).append(Run(trial.job.directory))
+    return tasks
+
+
+def summary_table(found: Sequence[Trial]) -> list[Row]:
+    """For each task and line: the judged final policies, mean and 95 % interval over seeds."""
+    table = []
+    for task, groups in by_task(found).items():
+        for line, runs in groups.items():
+            each = [values for run in runs if (values := row(run.directory))]
+            table.append(
+                {
+                    "env": task,
+                    "algorithm": line,
+                    "preset": each[0]["preset"],
+                    "seeds": len(each),
+                    "steps": each[0]["steps"],
+                    "budget": each[0]["budget"],
+                    **_mean_and_interval(each, "return"),
+                    **_mean_and_interval(each, "cost"),
+                    **_mean_and_interval(each, "violation_rate"),
+                    **_mean_and_interval(each, "training_cost"),
+                    "seeds_over_budget": sum(v["cost"] > v["budget"] for v in each),
+                }
+            )
+    return table
+
+
+def _mean_and_interval(each: Sequence[Mapping[str, Any]], name: str) -> Row:
+    values = np.array([v[name] for v in each], float)
+    low, high = bootstrap_interval(values)
+    return {name: float(values.mean()), f"{name}_low": float(low), f"{name}_high": float(high)}
+
+
+def save_table(table: Sequence[Row], path: Path) -> None:
+    """Write it and say where."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_csv(table, path)
+    print(f"Wrote {path}")
