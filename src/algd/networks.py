@@ -105,8 +105,23 @@ def mlp(
     return x @ layers[-1].weight + layers[-1].bias
 
 
+def each_member(function: Callable[..., Array], *stacked: Any) -> Array:
+    """`function` of every member's slice of the arguments, stacked.
+
+    On a CPU member by member: each one's intermediate results stay in its cache, and small products
+    of different members run at the same time (1.6 times faster at the paper's sizes). On an
+    accelerator all members in one batched product.
+    """
+    if jax.default_backend() != "cpu":
+        return jax.vmap(function)(*stacked)
+    members = jax.tree.leaves(stacked)[0].shape[0]
+    return jnp.stack(
+        [function(*jax.tree.map(lambda x, m=m: x[m], stacked)) for m in range(members)]
+    )
+
+
 class CriticEnsemble(eqx.Module):
-    """Independent critics `[obs, action] -> outputs`, all members in each matrix product."""
+    """Independent critics `[obs, action] -> outputs`."""
 
     layers: tuple[Linear, ...]
 
@@ -149,14 +164,7 @@ class CriticEnsemble(eqx.Module):
             x = activation(x).reshape(batch * actions, -1)
             return mlp(layers[1:], x, activation, product).reshape(batch, actions, -1)
 
-        # Written out member by member: each one's intermediate results stay in a CPU's cache,
-        # which one large batched product's do not (1.6 times faster at the paper's sizes).
-        return jnp.stack(
-            [
-                member(jax.tree.map(lambda x, m=m: x[m], self.layers), state_half[m])
-                for m in range(state_half.shape[0])
-            ]
-        )
+        return each_member(member, self.layers, state_half)
 
     def __call__(
         self,
@@ -166,7 +174,7 @@ class CriticEnsemble(eqx.Module):
     ) -> Float[Array, "members batch outputs"]:
         """Every member's value of one action for each state."""
         inputs = jnp.concatenate([obs, action], axis=-1)
-        return jax.vmap(lambda layers: mlp(layers, inputs, activation))(self.layers)
+        return each_member(lambda layers: mlp(layers, inputs, activation), self.layers)
 
 
 class ScoreNetwork(eqx.Module):
