@@ -86,10 +86,18 @@ def print_plan(found: Plan, out: Path, workers: Workers, console: Console) -> No
             f"About {total / 3600:.2g} core-hours{left if workers.engine == 'local' else ''}; "
             f"{room:.2g} GiB on the disk ({free:.0f} free)."
         )
+    for kind, alike in _by_kind(found).items():
+        seconds = found.seconds(alike[0])
+        about = f", about {duration(seconds)} each" if seconds is not None else ""
+        text = f"{len(alike)} x {kind}: {alike[0].settings.steps:,} steps{about}"
+        console.print(f"  {escape(text)}", highlight=False)
+
+
+def _by_kind(found: Plan) -> dict[str, list[Job]]:
+    alike: dict[str, list[Job]] = {}
     for job in found.missing:
-        seconds = found.seconds(job)
-        about = f"  about {duration(seconds)}" if seconds is not None else ""
-        console.print(f"  {escape(job.name)}  {job.settings.steps:,} steps{about}", highlight=False)
+        alike.setdefault(label(job), []).append(job)
+    return alike
 
 
 def confirm(console: Console, yes: bool) -> None:

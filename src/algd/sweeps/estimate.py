@@ -95,7 +95,7 @@ def _processor_seconds(work: Callable[[], Any]) -> float:
 def label(job: Job) -> str:
     """What a run's speed depends on, by name: everything but the seed."""
     name = job.name.replace(f"-seed{job.settings.seed}", "", 1)
-    return f"{name} x{job.settings.envs}"
+    return f"{name}, envs {job.settings.envs}"
 
 
 Kind = Callable[[Job], str]

@@ -1,0 +1,100 @@
+"""A sweep on a cluster that loses a machine ends with the same runs as one on a single machine."""
+
+import dataclasses
+import threading
+import time
+
+import pytest
+from rich.console import Console
+
+import algd.sweeps.conduct
+from algd.runs import Run
+from algd.settings import Settings
+from algd.sweeps.conduct import conduct, plan
+from algd.sweeps.engines import Workers, compute
+from algd.sweeps.plan import Job
+from algd.sweeps.work import is_complete, last_beat
+from algd.types import UserError
+from same import differences
+from small import small
+
+ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'algd[ray]'")
+
+SETTINGS = Settings(
+    steps=400, envs=2, log_every=40, eval_every=200, eval_episodes=2, checkpoint_every=40
+)
+QUIET = Console(quiet=True)
+
+
+def six_jobs(directory):
+    return [
+        Job(
+            directory / f"DiffDrive-algd-seed{seed}",
+            dataclasses.replace(SETTINGS, seed=seed),
+            small("algd"),
+            "algd",
+            4,
+        )
+        for seed in range(6)
+    ]
+
+
+def remove_when_busy(cluster, node, jobs, removed):
+    """Take the machine away once both machines are in the middle of a run."""
+    while True:
+        beats = [beat for job in jobs if (beat := last_beat(job.directory))]
+        if sum(40 < beat.step < beat.steps for beat in beats) >= 2:
+            cluster.remove_node(node, allow_graceful=False)
+            removed.set()
+            return
+        time.sleep(0.02)
+
+
+@pytest.mark.slow
+def test_runs_of_a_lost_machine_are_continued_elsewhere(tmp_path, monkeypatch):
+    from ray.cluster_utils import Cluster
+
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    # The twelve processes compile once.
+    monkeypatch.setattr(algd.sweeps.conduct, "cache", lambda: str(tmp_path / "cache"))
+    alone, shared = six_jobs(tmp_path / "alone"), six_jobs(tmp_path / "shared")
+    planned = plan(alone, tmp_path / "alone", Workers(), False, QUIET)
+    assert conduct(planned, tmp_path / "alone", Workers(), QUIET) == {}
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    removed = threading.Event()
+    try:
+        node = cluster.add_node(num_cpus=1)
+        cluster.wait_for_nodes()
+        killing = (cluster, node, shared, removed)
+        threading.Thread(target=remove_when_busy, args=killing, daemon=True).start()
+        workers = Workers(engine="ray", address=cluster.address)
+        planned = plan(shared, tmp_path / "shared", workers, False, QUIET)
+        assert conduct(planned, tmp_path / "shared", workers, QUIET) == {}
+        assert removed.is_set()
+    finally:
+        cluster.shutdown()
+    for one, other in zip(alone, shared, strict=True):
+        assert is_complete(one)
+        assert is_complete(other)
+        assert differences(Run(one.directory), Run(other.directory)) == []
+    # All columns but the processor time are the same.
+    texts = [(tmp_path / where / "results.csv").read_text() for where in ("alone", "shared")]
+    tables = [[line.rsplit(",", 1)[0] for line in text.splitlines()] for text in texts]
+    assert len(tables[0]) == 7
+    assert tables[0] == tables[1]
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("127.0.0.1:9", "Nobody answers at the Ray address 127.0.0.1:9"),
+        ("ray://nowhere.invalid:10001", "Nobody answers"),
+        ("cluster", "host:port"),
+    ],
+)
+def test_an_address_where_nobody_is(address, message, tmp_path):
+    start = time.monotonic()
+    with pytest.raises(UserError, match=message):
+        next(compute(six_jobs(tmp_path), Workers("ray", address), None))
+    assert time.monotonic() - start < 30
