@@ -10,7 +10,11 @@ COMMANDS = {
     "evaluate": "roll out a run's policy and summarise return and cost",
     "sweep": "train many runs: tasks x presets x seeds x settings",
     "reproduce": "remake the figures and tables of the paper",
-    "plot": "draw the curves of runs",
+    "export": "write a policy for NumPy, ONNX or StableHLO",
+    "dataset": "write a run's replay buffer as a Minari dataset",
+    "plot": "draw runs: curves, final return against cost, boxes, multiplier",
+    "render": "film a policy in its task, with its cost against the budget",
+    "report": "put runs on one page: tables, figures, films",
     "list": "show algorithms and tasks",
     "bench": "measure speed: bench update, bench env",
 }

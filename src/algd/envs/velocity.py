@@ -107,6 +107,8 @@ class VelocityEnv(gymnasium.Env):
                 max_episode_steps=-1,
                 disable_env_checker=True,
                 render_mode=render_mode,
+                # All six bodies have this camera, which follows them from the side.
+                camera_name="track",
             )
         # Its physics is not part of Gymnasium's type.
         self._body: Any = made.unwrapped
