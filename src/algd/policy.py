@@ -1,19 +1,20 @@
 """A trained policy, loaded from a run, ready to act."""
 
 import warnings
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args, overload
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Array, Bool, Float
 
 from algd.evaluation import CANDIDATES, act, assess
+from algd.export import files
 from algd.export.numpy_policy import NumpyPolicy
 from algd.learnt import learnt
-from algd.types import Choice, EnvSpec, UserError
+from algd.types import Choice, EnvSpec, Mode, UserError
 
 
 class Forecast(NamedTuple):
@@ -47,6 +48,23 @@ class Policy:
         if not hasattr(self.algorithm, "portable"):
             raise UserError(f"{type(self.algorithm).__name__} has no form in plain NumPy.")
         return NumpyPolicy(self.algorithm.portable(self.state), self.seed)
+
+    def export(self, directory: str | Path, form: str = "numpy") -> list[Path]:
+        """Write the policy as `numpy`, `onnx` or `stablehlo` into a new directory."""
+
+        def one(obs: Array, key: Array, mode: Mode) -> Array:
+            return self.algorithm.act(self.state, obs, jax.random.wrap_key_data(key), mode)[0]
+
+        def deterministic(rows: Array) -> Array:
+            return jax.vmap(lambda obs: one(obs, jnp.zeros(2, jnp.uint32), "deterministic"))(rows)
+
+        sampled = jax.vmap(partial(one, mode="sampled"))
+        origin = {
+            "algorithm": type(self.algorithm).__name__,
+            "budgets": ", ".join(f"{b.name} {b.limit:g}" for b in self.spec.budgets),
+        }
+        program = files.Program(deterministic, sampled)
+        return files.write(self.portable.data, program, form, Path(directory), origin)
 
     @overload
     def predict(

@@ -1,0 +1,179 @@
+"""The directory of an exported policy: its files and a README that says how to call them."""
+
+import shutil
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
+
+import jax
+import numpy as np
+
+from algd.export import numpy_policy
+from algd.export.numpy_policy import Diffusion, NumpyPolicy, PolicyData, flattened
+from algd.export.onnx_graph import onnx_model
+from algd.types import UserError, nearest
+
+Format = Literal["numpy", "onnx", "stablehlo"]
+PLATFORMS = ("cpu", "cuda", "tpu")
+
+
+class Program(NamedTuple):
+    """A policy as JAX functions of rows: of observations, and of observations and raw keys."""
+
+    deterministic: Callable[..., Any]
+    sampled: Callable[..., Any]
+
+
+def check_format(name: str) -> None:
+    """Refuse a form that does not exist."""
+    if name not in get_args(Format):
+        known = ", ".join(get_args(Format))
+        raise UserError(f"A policy is exported as {known}, not {name!r}.{nearest(name, known)}")
+
+
+def write(
+    data: PolicyData, program: Program, form: str, directory: Path, origin: dict[str, Any]
+) -> list[Path]:
+    """Write the policy into a new directory; the files written."""
+    check_format(form)
+    if directory.exists() and not (directory.is_dir() and not any(directory.iterdir())):
+        raise UserError(f"{directory} exists and is not empty; choose another directory.")
+    contents, usage, latency = {"numpy": _numpy, "onnx": _onnx, "stablehlo": _stablehlo}[form](
+        data, program
+    )
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for name, content in contents.items():
+            if isinstance(content, dict):
+                np.savez(directory / name, allow_pickle=False, **content)
+            elif isinstance(content, Path):
+                shutil.copyfile(content, directory / name)
+            else:
+                (directory / name).write_bytes(content)
+        (directory / "README.md").write_text(readme(data, form, usage, latency, origin))
+    except OSError as error:
+        raise UserError(f"Cannot write to {directory}: {error.strerror}.") from error
+    return [directory / name for name in (*contents, "README.md")]
+
+
+def _always_sampled(data: PolicyData) -> bool:
+    return isinstance(data.policy, Diffusion) and data.policy.always_sampled
+
+
+def _numpy(data: PolicyData, program: Program) -> tuple[dict[str, Any], str, float | None]:
+    policy = NumpyPolicy(data)
+    obs = np.zeros(data.obs_size, np.float32)
+    contents = {"policy.npz": flattened(data), "numpy_policy.py": Path(numpy_policy.__file__)}
+    return contents, NUMPY_USAGE, latency_of(lambda: policy.predict(obs))
+
+
+def _onnx(data: PolicyData, program: Program) -> tuple[dict[str, Any], str, float | None]:
+    contents = {"policy_sampled.onnx": onnx_model(data, sampled=True)}
+    if not _always_sampled(data):
+        contents["policy.onnx"] = onnx_model(data, sampled=False)
+    usage = ONNX_USAGE.replace("NOISE_SHAPE", f"(len(rows), *{data.noise_shape})")
+    try:
+        import onnxruntime
+    except ImportError:
+        return contents, usage, None
+    session = onnxruntime.InferenceSession(contents["policy_sampled.onnx"])
+    feeds = {
+        "observation": np.zeros((1, data.obs_size), np.float32),
+        "noise": np.zeros((1, *data.noise_shape), np.float32),
+    }
+    return contents, usage, latency_of(lambda: session.run(None, feeds))
+
+
+def _stablehlo(data: PolicyData, program: Program) -> tuple[dict[str, Any], str, float | None]:
+    from jax import export
+
+    rows, keys = export.symbolic_args_specs(
+        (jax.ShapeDtypeStruct((1, data.obs_size), np.float32), jax.ShapeDtypeStruct((1, 2), "u4")),
+        ("batch, _", "batch, _"),
+    )
+    sampled = export.export(jax.jit(program.sampled), platforms=PLATFORMS)(rows, keys)
+    contents = {"policy_sampled.stablehlo": bytes(sampled.serialize())}
+    if not _always_sampled(data):
+        plain = export.export(jax.jit(program.deterministic), platforms=PLATFORMS)(rows)
+        contents["policy.stablehlo"] = bytes(plain.serialize())
+    call = jax.jit(sampled.call)
+    obs, key = np.zeros((1, data.obs_size), np.float32), np.zeros((1, 2), np.uint32)
+    latency = latency_of(lambda: jax.block_until_ready(call(obs, key)))
+    return contents, STABLEHLO_USAGE, latency
+
+
+def latency_of(call: Callable[[], Any], calls: int = 200) -> float:
+    """Median seconds of one call, after a few to warm up."""
+    for _ in range(10):
+        call()
+    spent = []
+    for _ in range(calls):
+        start = time.perf_counter()
+        call()
+        spent.append(time.perf_counter() - start)
+    return statistics.median(spent)
+
+
+def readme(
+    data: PolicyData, form: str, usage: str, latency: float | None, origin: dict[str, Any]
+) -> str:
+    """What a stranger must know to call the policy."""
+    levels, size = data.noise_shape
+    measured = "not measured (onnxruntime is not installed)"
+    if latency is not None:
+        measured = f"{latency * 1e6:.0f} µs median for one observation, on the exporting machine"
+    modes = "deterministic, sampled" if not _always_sampled(data) else "sampled only"
+    if form == "numpy" and data.critics is not None:
+        modes += ", best of n"
+    facts = {
+        **origin,
+        "`observation`": f"float32 [batch, {data.obs_size}]",
+        "`noise`": f"float32 [batch, {levels}, {size}], standard normal (sampled, ONNX)",
+        "`action`": f"float32 [batch, {size}]",
+        "lowest action": data.low.tolist(),
+        "highest action": data.high.tolist(),
+        "modes": modes,
+        "latency": measured,
+    }
+    if form != "onnx":
+        del facts["`noise`"]
+    table = "\n".join(f"| {name} | {value} |" for name, value in facts.items())
+    return f"# A policy trained with algd\n\n| | |\n|---|---|\n{table}\n\n{usage}"
+
+
+NUMPY_USAGE = """Needs Python 3.10 and NumPy, nothing else. Copy `numpy_policy.py` and `policy.npz`:
+
+```python
+from numpy_policy import NumpyPolicy
+
+policy = NumpyPolicy.load("policy.npz")
+action = policy.predict(observation)  # one observation, or a batch of rows
+action = policy.predict(observation, mode="best", candidates=16)
+```
+
+An object reuses its memory: give each thread its own. A wrong shape raises a `ValueError`.
+"""
+ONNX_USAGE = """Runs in any ONNX runtime; `policy.onnx` is deterministic, `policy_sampled.onnx` also
+takes the noise (zeros give the deterministic action, unless the policy always samples):
+
+```python
+import numpy as np
+import onnxruntime
+
+session = onnxruntime.InferenceSession("policy_sampled.onnx")
+noise = np.random.default_rng(0).standard_normal(NOISE_SHAPE, np.float32)
+(action,) = session.run(None, {"observation": rows, "noise": noise})
+```
+"""
+STABLEHLO_USAGE = """Loads with JAX alone; `policy.stablehlo` takes observations,
+`policy_sampled.stablehlo` also `key`, uint32 [batch, 2], two random words for each row:
+
+```python
+from jax import export
+
+policy = export.deserialize(open("policy.stablehlo", "rb").read())
+action = policy.call(rows)
+```
+"""

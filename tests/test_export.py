@@ -1,0 +1,212 @@
+"""Exported policies act like the library, need what they say they need, and refuse the rest."""
+
+import re
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from algd.cli import main
+from algd.export.numpy_policy import NumpyPolicy, flattened, rebuilt
+from algd.types import Budget, EnvSpec, RanksActions, UserError
+from scattered import scattered
+
+# Observations and actions of a DiffDrive, a Safety-Gym and a velocity task, and a crooked box.
+SPECS = {
+    "DiffDrive": EnvSpec(17, (-1.0,) * 2, (1.0,) * 2, (Budget(20.0),), 400),
+    "PointButton1": EnvSpec(76, (-1.0,) * 2, (1.0,) * 2, (Budget(10.0),) * 3, 400),
+    "HalfCheetahVelocity": EnvSpec(17, (-1.0,) * 6, (1.0,) * 6, (Budget(25.0),), 1000),
+    "crooked": EnvSpec(5, (-1.0, -2.0), (1.0, 3.0), (Budget(3.0),), 20),
+}
+CASES = [(task, "algd") for task in SPECS] + [
+    ("DiffDrive", "algd-paper"),
+    ("crooked", "cal"),
+    ("DiffDrive", "sac-lag"),
+    ("crooked", "ppo-lag"),
+    ("DiffDrive", "hj"),
+]
+ROWS = 1_000
+QUICK = {"xla_llvm_disable_expensive_passes": True, "xla_backend_optimization_level": 0}
+
+
+class Case:
+    """One policy with what the library does at random observations, and the noise it drew."""
+
+    def __init__(self, task, name):
+        self.policy = scattered(name, SPECS[task])
+        size, actions = self.policy.spec.obs_size, self.policy.spec.action_size
+        self.rows = np.random.default_rng(2).normal(0.0, 2.0, (ROWS, size)).astype(np.float32)
+        self.key = jax.random.key(3)
+        self.keys = jax.random.split(self.key, ROWS)
+        self.sampled, self.certain, self.objective = self.library()
+        if name.startswith(("algd", "lgd")):
+            steps = self.policy.algorithm.denoise_steps
+
+            def noise(key):
+                start, rest = jax.random.split(key)
+                first = jax.random.normal(start, (1, actions))
+                return jnp.concatenate([first, jax.random.normal(rest, (steps, actions))])
+        else:
+            noise = lambda key: jax.random.normal(key, (1, actions))  # noqa: E731
+        self.noise = np.asarray(jax.vmap(noise)(self.keys))
+        self.draws_always = name == "algd-paper"
+
+    def library(self):
+        algorithm, state = self.policy.algorithm, self.policy.state
+
+        def one(obs, key):
+            sampled = algorithm.act(state, obs, key, "sampled")[0]
+            certain = algorithm.act(state, obs, key, "deterministic")[0]
+            ranks = isinstance(algorithm, RanksActions)
+            return sampled, certain, algorithm.objective(state, obs, sampled) if ranks else None
+
+        found = jax.jit(jax.vmap(one), compiler_options=QUICK)(self.rows, self.keys)
+        return jax.tree.map(np.asarray, found)
+
+
+@pytest.fixture(scope="module", params=CASES, ids="-".join)
+def case(request):
+    return Case(*request.param)
+
+
+def close(ours, library):
+    assert ours.shape == library.shape
+    assert np.abs(ours - library).max() < 1e-5
+
+
+def test_numpy_gives_the_librarys_actions(case):
+    policy = case.policy.portable
+    close(policy.from_noise(case.rows, case.noise), case.sampled)
+    # Random parameters must not drive everything to the corners of the box.
+    assert np.std(case.sampled) > 0.05
+    if not case.draws_always:
+        close(policy.predict(case.rows), case.certain)
+        one_by_one = np.stack([policy.predict(row) for row in case.rows[:50]])
+        close(one_by_one, case.certain[:50])
+        close(case.policy.predict(case.rows[7]), case.certain[7])
+
+
+def test_numpy_chooses_the_librarys_best(case):
+    data = case.policy.portable.data
+    if data.critics is None:
+        with pytest.raises(ValueError, match="no critic"):
+            case.policy.portable.predict(case.rows, "best")
+        with pytest.raises(UserError, match="no critic of actions"):
+            case.policy.predict(case.rows[0], mode="best")
+        return
+    ranks = data.critics(case.rows, case.sampled)
+    np.testing.assert_allclose(ranks, case.objective, rtol=1e-4, atol=1e-4)
+    rows = case.rows[:20]
+    drawn, best = (case.policy.portable.predict(rows, mode) for mode in ("sampled", "best"))
+    assert data.critics(rows, best).mean() < data.critics(rows, drawn).mean()
+
+
+def test_onnx_gives_the_librarys_actions(case, tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    case.policy.export(tmp_path / "out", "onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "out" / "policy_sampled.onnx")
+    (action,) = session.run(None, {"observation": case.rows, "noise": case.noise})
+    close(action, case.sampled)
+    assert (tmp_path / "out" / "policy.onnx").exists() != case.draws_always
+    if not case.draws_always:
+        session = onnxruntime.InferenceSession(tmp_path / "out" / "policy.onnx")
+        (action,) = session.run(None, {"observation": case.rows})
+        close(action, case.certain)
+        with pytest.raises(Exception, match=r"[Ii]nvalid dimensions|INVALID_ARGUMENT"):
+            session.run(None, {"observation": case.rows[:, 1:]})
+
+
+@pytest.mark.parametrize(
+    ("task", "name"),
+    [("DiffDrive", "algd"), ("PointButton1", "algd"), ("HalfCheetahVelocity", "ppo-lag")],
+)
+def test_stablehlo_gives_the_librarys_actions(task, name, tmp_path):
+    case = Case(task, name)
+    case.policy.export(tmp_path / "out", "stablehlo")
+    read = lambda file: jax.export.deserialize((tmp_path / "out" / file).read_bytes())  # noqa: E731
+    certain = read("policy.stablehlo")
+    close(np.asarray(certain.call(case.rows)), case.certain)
+    keys = np.asarray(jax.random.key_data(case.keys))
+    close(np.asarray(read("policy_sampled.stablehlo").call(case.rows, keys)), case.sampled)
+    with pytest.raises(ValueError, match="shape"):
+        certain.call(case.rows[:, 1:])
+
+
+def test_the_numpy_files_need_numpy_alone(tmp_path):
+    policy = scattered("algd", SPECS["PointButton1"])
+    written = policy.export(tmp_path / "out")
+    assert {path.name for path in written} == {"policy.npz", "numpy_policy.py", "README.md"}
+    rows = np.random.default_rng(0).normal(size=(5, 76)).astype(np.float32)
+    np.save(tmp_path / "rows.npy", rows)
+    program = """
+import sys
+for name in ("jax", "algd", "equinox"):
+    sys.modules[name] = None
+import numpy as np
+from numpy_policy import NumpyPolicy
+policy = NumpyPolicy.load("policy.npz", seed=5)
+rows = np.load("../rows.npy")
+best = policy.predict(rows[0], mode="best", candidates=8)
+np.save("../actions.npy", np.vstack([policy.predict(rows), best]))
+try:
+    policy.predict(rows[:, 1:])
+except ValueError as error:
+    print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path / "out", capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "76 numbers" in done.stdout
+    here = NumpyPolicy(policy.portable.data, seed=5)
+    best = here.predict(rows[0], mode="best", candidates=8)
+    np.testing.assert_array_equal(
+        np.load(tmp_path / "actions.npy"), np.vstack([here.predict(rows), best])
+    )
+
+
+def test_the_readme_states_the_interface(tmp_path):
+    policy = scattered("algd", SPECS["crooked"])
+    policy.export(tmp_path / "out", "onnx")
+    text = (tmp_path / "out" / "README.md").read_text()
+    assert "float32 [batch, 5]" in text
+    assert "float32 [batch, 6, 2], standard normal" in text
+    assert "| lowest action | [-1.0, -2.0] |" in text
+    assert "| highest action | [1.0, 3.0] |" in text
+    assert re.search(r"latency \| \d+ µs median", text)
+
+
+def test_a_policy_survives_its_arrays():
+    for name in ("algd", "ppo-lag", "hj"):
+        data = scattered(name, SPECS["crooked"]).portable.data
+        arrays = flattened(data)
+        again = flattened(rebuilt(type(data), arrays))
+        assert arrays.keys() == again.keys()
+        assert all(np.array_equal(arrays[key], again[key]) for key in arrays)
+    with pytest.raises(ValueError, match="no PolicyData"):
+        rebuilt(type(data), {"x": np.zeros(3)})
+
+
+def test_a_nan_is_not_hidden():
+    policy = scattered("algd", SPECS["DiffDrive"])
+    obs = np.zeros(17)
+    obs[3] = np.nan
+    assert np.isnan(policy.predict(obs)).all()
+
+
+def test_mistakes_are_refused(tmp_path):
+    policy = scattered("sac-lag", SPECS["DiffDrive"])
+    with pytest.raises(UserError, match=r"numpy, onnx, stablehlo, not 'onx'"):
+        policy.export(tmp_path / "a", "onx")
+    assert not (tmp_path / "a").exists()
+    policy.export(tmp_path / "b")
+    before = (tmp_path / "b" / "policy.npz").read_bytes()
+    with pytest.raises(UserError, match="exists and is not empty"):
+        policy.export(tmp_path / "b")
+    assert (tmp_path / "b" / "policy.npz").read_bytes() == before
+    with pytest.raises(SystemExit) as stop:
+        main(["export", str(tmp_path / "nothing"), "--out", str(tmp_path / "c")])
+    assert stop.value.code == 2
