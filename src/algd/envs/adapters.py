@@ -60,6 +60,7 @@ def copy_foreign(
         )
     for budget in budgets:
         check_budget(name, budget)
+    budgets = with_distinct_names(name, budgets, getattr(first.unwrapped, "cost_names", None))
     if horizon is None:
         # A time limit inside the environment's own constructor shows here.
         horizon = first.spec.max_episode_steps if first.spec else None
@@ -146,6 +147,21 @@ def with_new_limits(
         )
         for default, new in zip(defaults, given, strict=True)
     )
+
+
+def with_distinct_names(
+    name: str, budgets: tuple[Budget, ...], known: Sequence[str] | None
+) -> tuple[Budget, ...]:
+    """Budgets that a log can tell apart: by the environment's ``cost_names``, or by number."""
+    if len({budget.name for budget in budgets}) == len(budgets):
+        return budgets
+    names = list(known) if known is not None else [f"cost{i + 1}" for i in range(len(budgets))]
+    if len(set(names)) != len(budgets):
+        raise UserError(
+            f"{name} names its costs {', '.join(map(str, names))}, but {len(budgets)} budget(s) "
+            "were given: give one for each."
+        )
+    return tuple(replace(b, name=str(n)) for b, n in zip(budgets, names, strict=True))
 
 
 def checked_actions(

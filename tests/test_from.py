@@ -1,0 +1,127 @@
+"""Going on from what another run has learnt."""
+
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pytest
+
+import algd
+from algd import training
+from algd.cli import main
+from algd.learnt import learnt
+from algd.settings import Settings
+from algd.types import UserError
+from same import differences, last_arrays
+from small import small
+
+SHORT = Settings(steps=80, envs=2, log_every=40, eval_every=200, eval_episodes=1, budget=(15.0,))
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("from") / "source"
+    return training.train(SHORT, small("sac-lag", rho=3.0), "sac-lag", directory)
+
+
+def first_state(directory):
+    return learnt(directory, 0).state
+
+
+def test_networks_and_multiplier_are_kept_and_the_limit_is_new(source, tmp_path):
+    run = algd.train(
+        start_from=source.directory,
+        budget=5.0,
+        steps=4,
+        envs=2,
+        eval_episodes=1,
+        out=tmp_path / "a",
+    )
+    old, new = learnt(source.directory), first_state(run.directory)
+    assert float(old.state.rounds) > 0
+    fresh = jax.tree.map(np.asarray, old.algorithm.init(old.spec, jax.random.key(0)))
+    assert not np.array_equal(new.actor[0].weight, fresh.actor[0].weight)
+    for name in (field.name for field in dataclasses.fields(new)):
+        pairs = zip(
+            jax.tree.leaves(getattr(old.state, name)),
+            jax.tree.leaves(getattr(new, name)),
+            strict=True,
+        )
+        assert all(np.array_equal(a, b) for a, b in pairs) == (name != "limit")
+    np.testing.assert_allclose(new.limit, old.state.limit / 3.0, rtol=1e-6)
+    config = run.config()
+    assert config["started_from"] == {"run": str(source.directory), "step": 80}
+    # What is not said is the source's.
+    assert config["preset"] == "sac-lag"
+    assert config["hyperparameters"]["rho"] == 3.0
+
+
+def test_such_a_run_resumes_exactly(source, tmp_path):
+    start, algorithm = learnt(source.directory), small("sac-lag", rho=3.0)
+    longer = dataclasses.replace(SHORT, seed=1, budget=(7.0,))
+    whole = training.train(longer, algorithm, "sac-lag", tmp_path / "whole", start_from=start)
+    shorter = dataclasses.replace(longer, steps=44)
+    training.train(shorter, algorithm, "sac-lag", tmp_path / "part", start_from=start)
+    resumed, notes = training.resume(tmp_path / "part", steps=80)
+    assert notes == []
+    assert differences(whole, resumed) == []
+    assert resumed.config()["started_from"] == whole.config()["started_from"]
+    # Stopped before the first checkpoint: it begins again from the same networks.
+    lost = training.train(
+        dataclasses.replace(longer, steps=2),
+        algorithm,
+        "sac-lag",
+        tmp_path / "lost",
+        start_from=start,
+    )
+    for _, path in lost.checkpoints():
+        path.unlink()
+    lost.metrics_path.write_bytes(b"")
+    again, notes = training.resume(tmp_path / "lost", steps=80)
+    assert "no checkpoint yet" in notes[0]
+    ours, theirs = last_arrays(again), last_arrays(whole)
+    assert all(np.array_equal(ours[n], theirs[n]) for n in ours if n.startswith("state"))
+
+
+def test_the_command_line_takes_task_and_algorithm_from_the_run(source, tmp_path):
+    flags = "--steps 2 --envs 2 --eval-episodes 1 --quiet"
+    main(f"train {flags} --from {source.directory} --out {tmp_path / 'a'}".split())
+    config = json.loads((tmp_path / "a" / "config.json").read_text())
+    assert config["settings"]["budget"] == [15.0]
+    assert config["hyperparameters"]["actor_hidden"] == 16
+    main(f"train {flags} --from {source.directory} --budget 4 --out {tmp_path / 'b'}".split())
+    config = json.loads((tmp_path / "b" / "config.json").read_text())
+    assert config["settings"]["budget"] == [4.0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"env": "PointButton1"}, r"observations of 17 numbers, but PointButton1 has .* 76"),
+        ({"env": "HalfCheetahVelocity"}, "actions of 2 numbers"),
+        ({"env_options": ("cost_parts=true",), "budget": (1.0, 2.0)}, r"1 constraint\(s\)"),
+        ({"algorithm": "algd"}, r"sac-lag \(SACLag\); ALGD cannot go on"),
+        ({"actor_hidden": 32}, r"actor\[0\].* of the shape \[17, 16\].*\[17, 32\]"),
+        ({"dual": "projected"}, "same kind of multiplier"),
+        ({"start_from": "/nonexistent"}, "no directory"),
+    ],
+)
+def test_what_does_not_fit_is_refused(source, tmp_path, changes, message):
+    with pytest.raises(UserError, match=message):
+        algd.train(**{"start_from": source.directory, "out": tmp_path / "run", **changes})
+    assert not (tmp_path / "run").exists()
+
+
+def test_evaluation_elsewhere(source, capsys):
+    arguments = ["evaluate", str(source.directory), "--episodes", "2", "--json"]
+    main([*arguments, "--budget", "3"])
+    elsewhere = json.loads(capsys.readouterr().out)
+    main(arguments)
+    here = json.loads(capsys.readouterr().out)
+    assert (elsewhere["cost"]["budget"], here["cost"]["budget"]) == (3.0, 15.0)
+    assert elsewhere["cost"]["mean"] == here["cost"]["mean"]
+    with pytest.raises(SystemExit) as stop:
+        main([*arguments, "--env", "PointButton1"])
+    assert stop.value.code == 2
+    assert "do not fit" in capsys.readouterr().err
