@@ -1,0 +1,317 @@
+"""Energy surfaces over the two wheel commands of the differential-drive robot, and their curvature.
+
+The paper's first figure, measured: the plain and the augmented Lagrangian of the same trained
+critics, at states in front of a hazard.
+"""
+
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+from scipy.ndimage import gaussian_filter
+
+from algd import api, envs, surfaces
+from algd.algorithms.algd import ALGD, State
+from algd.critics import clipped_value, pessimistic_cost
+from algd.energies import augmented_lagrangian, lagrangian
+from algd.envs.diff_drive import CENTRE_HAZARD, RING_RADIUS
+from algd.evaluation import act
+from algd.experiments.scale import Scale
+from algd.experiments.theory import write_rows
+from algd.networks import silu
+from algd.policy import Policy, load
+from algd.runs import Run
+from algd.settings import restored
+from algd.stats import bootstrap_interval
+from algd.training import Progress
+from algd.types import UserError
+
+# The reward critic is piecewise linear: its curvature lies in its kinks. What is measured is the
+# curvature of the energy smoothed by a Gaussian as wide as the sampler's finest noise.
+SMOOTHING = 0.07
+TRUNCATE = 4.0
+REACH = TRUNCATE * SMOOTHING
+RHOS = (0.1, 0.3, 1.0, 3.0, 10.0)
+# Near the boundary: the cost within this share of the limit.
+NEAR = 0.05
+STATES: dict[Scale, int] = {"smoke": 4, "cpu": 32, "paper": 200}
+CELLS: dict[Scale, int] = {"smoke": 65, "cpu": 129, "paper": 257}
+SMOKE = {
+    "steps": 400,
+    "budget": 0.1,
+    "prefill": 100,
+    "critic_hidden": 16,
+    "score_hidden": 16,
+    "batch_size": 16,
+    "updates_per_step": 0.5,
+    "eval_every": 400,
+    "eval_episodes": 2,
+}
+
+
+class Surface(NamedTuple):
+    """The critics over a square grid of actions that reaches `REACH` beyond the box [-1, 1]²."""
+
+    side: Float[np.ndarray, " cells"]
+    q: Float[np.ndarray, "cells cells"]
+    qc: Float[np.ndarray, "cells cells"]
+
+    @property
+    def inside(self) -> Bool[np.ndarray, "cells cells"]:
+        """Which cells belong to the action box."""
+        within = np.abs(self.side) <= 1.0 + 1e-9
+        return within[:, None] & within
+
+    def safe_share(self, limit: float) -> float:
+        """The share of the box where the critics expect to keep the limit."""
+        return float((self.qc <= limit)[self.inside].mean())
+
+
+def reproduce(scale: Scale, out: Path, run: Path | None = None) -> None:
+    """Write landscape.csv, landscape.md and two pictures into `out`.
+
+    The critics are those of `run`, or of a run in `out` which is trained if it is not there.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    directory = run if run is not None else default_run(scale, out)
+    policy, algorithm = load_diff_drive(directory)
+    observations = states_before_hazard(STATES[scale])
+    side = np.linspace(-1.0 - REACH, 1.0 + REACH, CELLS[scale])
+    print(f"landscape: {len(observations)} states, {len(side)} x {len(side)} actions", flush=True)
+    found = [surface(algorithm, policy.state, obs, side) for obs in observations]
+    lam, limit = float(policy.state.dual.lam[0]), float(policy.state.limit[0])
+    rows = curvature_rows(found, (lam, 1.0), limit)
+    summary = summarise_curvature(rows)
+    write_rows(out / "landscape.csv", rows)
+    (out / "landscape.md").write_text(as_table(summary))
+    chosen = min(range(len(found)), key=lambda i: abs(found[i].safe_share(limit) - 0.5))
+    panels = {
+        f"plain Lagrangian, λ = {lam:.2g} (as trained)": plain_energy(found[chosen], lam, limit),
+        "plain Lagrangian, λ = 1": plain_energy(found[chosen], 1.0, limit),
+        f"augmented Lagrangian, λ = {lam:.2g}, ρ = {algorithm.rho:g}": augmented_energy(
+            found[chosen], lam, limit, algorithm.rho
+        ),
+    }
+    draws = drawn_actions(policy, observations[chosen], 200)
+    surfaces.draw_landscape(found[chosen], panels, limit, draws, out / "landscape.png")
+    surfaces.draw_curvature(summary, out / "landscape_curvature.png")
+    print(f"landscape: wrote {out / 'landscape.md'}", flush=True)
+
+
+# --- the run ----------------------------------------------------------------------------------
+
+
+def default_run(scale: Scale, out: Path) -> Path:
+    """The run in `out`, continued if it was cut short, trained if it is not there."""
+    directory = out / "runs" / f"DiffDrive-algd-{scale}"
+    if not directory.exists():
+        changes = SMOKE if scale == "smoke" else {}
+        api.train("DiffDrive", "algd", out=directory, report=_show, **changes)
+        return directory
+    run = Run(directory)
+    wanted = restored(run.config())[0].steps
+    if not run.checkpoints() or run.checkpoints()[-1][0] < wanted:
+        api.resume(directory, report=_show)
+    return directory
+
+
+def _show(progress: Progress) -> None:
+    if progress.step % 2_000 or not progress.step:
+        return
+    done = progress.step - progress.started_at
+    left = (progress.steps - progress.step) * progress.seconds / max(done, 1)
+    print(f"landscape: {progress.step:,}/{progress.steps:,} steps, {left:.0f} s left", flush=True)
+
+
+def load_diff_drive(directory: Path) -> tuple[Policy, ALGD]:
+    """The policy of a run of ALGD or LGD on DiffDrive, or a word on why it is not one."""
+    settings, algorithm, name = restored(Run(directory).config())
+    if not isinstance(algorithm, ALGD) or settings.env != "DiffDrive" or settings.env_options:
+        raise UserError(
+            f"The landscape needs a run of algd or lgd on DiffDrive; {directory} is "
+            f"{name} on {settings.env}."
+        )
+    return load(directory), algorithm
+
+
+def states_before_hazard(count: int, seed: int = 0) -> Float[np.ndarray, "count obs"]:
+    """Robots on their way to a goal right behind the central hazard, 5 to 60 cm before its edge."""
+    environments = envs.make("DiffDrive", count)
+    environments.reset(seed)
+    state = environments.save_state()
+    # Between two of the small hazards nothing else is in the way.
+    gap = state["hazards"][:, 1] + state["hazards"][:, 2]
+    gap /= np.linalg.norm(gap, axis=1, keepdims=True)
+    # One step is driven before the robot looks: start as much farther away.
+    distance = np.linspace(0.05, 0.6, count) + 0.06
+    state["position"] = gap * (CENTRE_HAZARD + distance)[:, None]
+    state["heading"] = np.arctan2(-gap[:, 1], -gap[:, 0]) % (2.0 * np.pi)
+    state["speed"] = np.tile([0.6, 0.0], (count, 1))
+    state["goal"], state["goal_angle"] = -RING_RADIUS * gap, state["heading"]
+    state["goal_distance"] = np.linalg.norm(state["goal"] - state["position"], axis=1)
+    environments.restore_state(state)
+    return environments.step(np.full((count, 2), 0.6, np.float32)).obs
+
+
+def drawn_actions(
+    policy: Policy, obs: Float[np.ndarray, " obs"], count: int
+) -> Float[np.ndarray, "count 2"]:
+    """What the policy does at one state."""
+    rows = jnp.broadcast_to(jnp.asarray(obs), (count, len(obs)))
+    key = jax.random.key(0)
+    return np.asarray(act(policy.algorithm, policy.state, rows, key, "sampled")[0])
+
+
+# --- surfaces ---------------------------------------------------------------------------------
+
+
+def surface(
+    algorithm: ALGD, state: State, obs: Float[np.ndarray, " obs"], side: np.ndarray
+) -> Surface:
+    """The critics as the energy sees them, over all pairs of actions."""
+    grid = np.stack(np.meshgrid(side, side, indexing="ij"), axis=-1).reshape(-1, 2)
+    actions = jnp.asarray(grid, jnp.float32)
+    q, qc = _critics(state, jnp.asarray(obs), actions, algorithm.cost_spread)
+    shape = (len(side), len(side))
+    return Surface(side, _double(q).reshape(shape), _double(qc).reshape(shape))
+
+
+@partial(jax.jit, static_argnames=("spread",))
+def _critics(
+    state: State, obs: Float[Array, " obs"], actions: Float[Array, "actions 2"], spread: float
+) -> tuple[Float[Array, " actions"], Float[Array, " actions"]]:
+    rows = jnp.broadcast_to(obs, (len(actions), len(obs)))
+    q = clipped_value(state.q(rows, actions, jax.nn.relu)[..., 0])
+    return q, pessimistic_cost(state.qc(rows, actions, silu)[..., 0], spread)
+
+
+def plain_energy(found: Surface, lam: float, limit: float) -> Float[np.ndarray, "cells cells"]:
+    """L over the grid."""
+    return _over_grid(lagrangian, found, lam, limit)
+
+
+def augmented_energy(
+    found: Surface, lam: float, limit: float, rho: float
+) -> Float[np.ndarray, "cells cells"]:
+    """L_A over the grid."""
+    return _over_grid(partial(augmented_lagrangian, rho=rho), found, lam, limit)
+
+
+def _over_grid(energy: Any, found: Surface, lam: float, limit: float) -> np.ndarray:
+    with jax.enable_x64(True):
+        each = jax.vmap(jax.vmap(lambda q, qc: energy(q, qc[None], *constants)))
+        constants = jnp.asarray([lam]), jnp.asarray([limit])
+        return np.asarray(each(jnp.asarray(found.q), jnp.asarray(found.qc)))
+
+
+def _double(values: Array) -> np.ndarray:
+    return np.asarray(values, np.float64)
+
+
+# --- curvature --------------------------------------------------------------------------------
+
+
+def smallest_curvature(
+    energy: Float[np.ndarray, "cells cells"], spacing: float
+) -> Float[np.ndarray, "cells cells"]:
+    """The smaller eigenvalue of the smoothed energy's Hessian, by derivatives of the Gaussian."""
+    width = SMOOTHING / spacing
+
+    def derivative(*order: int) -> np.ndarray:
+        filtered: Any = gaussian_filter(energy, width, order, truncate=TRUNCATE)  # pyright: ignore[reportArgumentType]
+        return filtered / spacing**2
+
+    first, second, mixed = derivative(2, 0), derivative(0, 2), derivative(1, 1)
+    return (first + second) / 2.0 - np.hypot((first - second) / 2.0, mixed)
+
+
+def curvature_rows(
+    found: list[Surface], lams: tuple[float, ...], limit: float
+) -> list[dict[str, Any]]:
+    """One row per state, multiplier and energy; what is asked near the boundary is NaN without."""
+    rows = []
+    for number, one in enumerate(found):
+        near = one.inside & (np.abs(one.qc - limit) <= NEAR * limit)
+        spacing = float(one.side[1] - one.side[0])
+        for lam in lams:
+            energies = {0.0: plain_energy(one, lam, limit)}
+            energies |= {rho: augmented_energy(one, lam, limit, rho) for rho in RHOS}
+            for rho, energy in energies.items():
+                smallest = smallest_curvature(energy, spacing)
+                at_boundary = smallest[near] if near.any() else np.array([np.nan])
+                convex = at_boundary >= 0.0 if near.any() else np.array([np.nan])
+                rows.append(
+                    {
+                        "state": number,
+                        "lam": lam,
+                        "energy": "augmented" if rho else "plain",
+                        "rho": rho,
+                        "safe_share": one.safe_share(limit),
+                        "convex_share": float((smallest[one.inside] >= 0.0).mean()),
+                        "smallest": float(smallest[one.inside].min()),
+                        "boundary_convex_share": float(convex.mean()),
+                        "boundary_smallest": float(at_boundary.min()),
+                        "boundary_median": float(np.median(at_boundary)),
+                    }
+                )
+    return rows
+
+
+MEASURES = (
+    "convex_share",
+    "smallest",
+    "boundary_convex_share",
+    "boundary_smallest",
+    "boundary_median",
+)
+
+
+def summarise_curvature(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Means over states with 95 % intervals, for each multiplier and energy."""
+    summary = []
+    for lam, rho in dict.fromkeys((row["lam"], row["rho"]) for row in rows):
+        group = [row for row in rows if (row["lam"], row["rho"]) == (lam, rho)]
+        line: dict[str, Any] = {"lam": lam, "rho": rho, "energy": group[0]["energy"]}
+        for name in MEASURES:
+            values = np.array([row[name] for row in group])
+            values = values[np.isfinite(values)]
+            line[name] = float(values.mean()) if len(values) else float("nan")
+            line[f"{name}_interval"] = bootstrap_interval(values)
+        line["states"] = len(group)
+        line["with_boundary"] = sum(np.isfinite(row["boundary_smallest"]) for row in group)
+        summary.append(line)
+    return summary
+
+
+def as_table(summary: list[dict[str, Any]]) -> str:
+    """A Markdown table for a reader."""
+    states, crossed = summary[0]["states"], summary[0]["with_boundary"]
+    lines = [
+        f"Means over states with 95 % intervals: all {states} states for the box, the {crossed} of "
+        "them whose box the constraint's boundary crosses for the boundary.",
+        "",
+        "| λ | energy | locally convex, box | locally convex, near the boundary "
+        "| smallest eigenvalue, box | smallest, near the boundary | median, near the boundary |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in summary:
+        name = "plain L" if row["energy"] == "plain" else f"L_A, ρ = {row['rho']:g}"
+        shown = [f"{row['lam']:.2g}", name]
+        shown += [_percent(row, n) for n in ("convex_share", "boundary_convex_share")]
+        shown += [_number(row, n) for n in ("smallest", "boundary_smallest", "boundary_median")]
+        lines.append("| " + " | ".join(shown) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _percent(row: dict[str, Any], name: str) -> str:
+    low, high = row[f"{name}_interval"]
+    return f"{row[name]:.0%} [{100 * low:.0f}, {100 * high:.0f}]"
+
+
+def _number(row: dict[str, Any], name: str) -> str:
+    low, high = row[f"{name}_interval"]
+    return f"{row[name]:.2f} [{low:.2f}, {high:.2f}]"
