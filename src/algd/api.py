@@ -39,10 +39,10 @@ def train(
     limits = tuple(budget) if isinstance(budget, Sequence) else (budget,)
     of_run = {field.name for field in dataclasses.fields(Settings)}
     of_preset = {field.name for field in dataclasses.fields(chosen)}
-    for name in options:
-        if name not in of_run | of_preset:
-            known = of_run | of_preset
-            raise UserError(f"There is no setting {name!r}.{nearest(name, known)}")
+    known = of_run | of_preset
+    for option in options:
+        if option not in known:
+            raise UserError(f"There is no setting {option!r}.{nearest(option, known)}")
     given = {k: v for k, v in options.items() if k in of_run}
     settings = dataclasses.replace(defaults, **({"budget": limits} if limits else {}), **given)
     chosen = dataclasses.replace(chosen, **{k: v for k, v in options.items() if k in of_preset})
@@ -83,6 +83,27 @@ def run_to_end(
         return training.train(settings, algorithm, name, directory, report, start_from)
     finally:
         draw(Run(directory))
+
+
+def run_seeds_to_end(
+    settings: Settings,
+    algorithm: Any,
+    name: str,
+    seeds: int,
+    out: str | Path | None,
+    report: Report,
+) -> list[Run]:
+    """Train several seeds in one program, each in a directory of its own, and draw their curves."""
+    each = [dataclasses.replace(settings, seed=settings.seed + i) for i in range(seeds)]
+    directories = [
+        Path(out) / f"seed{mine.seed}" if out is not None else free_directory(mine, name)
+        for mine in each
+    ]
+    try:
+        return training.train_seeds(settings, algorithm, name, directories, report)
+    finally:
+        for directory in directories:
+            draw(Run(directory))
 
 
 def resume(

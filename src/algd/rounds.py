@@ -1,10 +1,12 @@
 """Gradient rounds as compiled programs, and how many of them a step is worth."""
 
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, PRNGKeyArray
 
 from algd.replay import Replay, add, sample
@@ -12,6 +14,8 @@ from algd.types import (
     Metrics,
     Transition,
 )
+
+T = TypeVar("T")
 
 # XLA's fused products are slower on a CPU than its plain ones at these sizes, and LLVM's
 # expensive passes double the compilation without making the program faster.
@@ -23,7 +27,7 @@ CPU_OPTIONS = {
 
 @partial(
     jax.jit,
-    static_argnames=("algorithm", "rounds"),
+    static_argnames=("algorithm", "rounds", "devices"),
     donate_argnames=("state", "replay"),
     compiler_options=CPU_OPTIONS,
 )
@@ -35,23 +39,45 @@ def store_and_learn(
     keep: Bool[Array, " envs"],
     key: PRNGKeyArray,
     rounds: int,
+    devices: int = 1,
 ) -> tuple[Any, Replay, Metrics]:
     """Store fresh transitions, then `rounds` gradient rounds on minibatches drawn here."""
     replay = add(replay, fresh, keep)
-    state, metrics = gradient_rounds(algorithm, state, replay, key, rounds)
+    state, metrics = gradient_rounds(algorithm, state, replay, key, rounds, devices)
     return state, replay, metrics
 
 
+def _mesh(devices: int) -> Mesh:
+    return Mesh(np.array(jax.devices()[:devices]), ("data",))
+
+
+def on_every_device(tree: T, devices: int) -> T:
+    """A copy on each of the devices; nothing is done for one."""
+    if devices == 1:
+        return tree
+    return jax.device_put(tree, NamedSharding(_mesh(devices), PartitionSpec()))
+
+
+def shared_out(batch: Transition, devices: int) -> Transition:
+    """Rows of the minibatch spread over the devices: each works on its own, and the compiler adds
+    the sums over devices that gradients and means need."""
+    if devices == 1:
+        return batch
+    rows = NamedSharding(_mesh(devices), PartitionSpec("data"))
+    return jax.lax.with_sharding_constraint(batch, rows)
+
+
 def gradient_rounds(
-    algorithm: Any, state: Any, replay: Replay, key: PRNGKeyArray, rounds: int
+    algorithm: Any, state: Any, replay: Replay, key: PRNGKeyArray, rounds: int, devices: int = 1
 ) -> tuple[Any, Metrics]:
-    """A scan of gradient rounds; the metrics are their means."""
+    """A scan of gradient rounds, each minibatch shared out among the devices; the metrics are
+    their means."""
     if rounds == 0:
         return state, {}
 
     def one(state: Any, key: PRNGKeyArray) -> tuple[Any, Metrics]:
         batch_key, update_key = jax.random.split(key)
-        batch = sample(replay, algorithm.batch_size, batch_key)
+        batch = shared_out(sample(replay, algorithm.batch_size, batch_key), devices)
         return algorithm.update(state, batch, update_key)
 
     state, metrics = jax.lax.scan(one, state, jax.random.split(key, rounds))

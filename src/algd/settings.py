@@ -47,6 +47,11 @@ class Settings:
     """Environment steps between two rows of training metrics."""
     checkpoint_every: int = 10_000
     """Environment steps between two checkpoints."""
+    overlap: bool = False
+    """Let the environments take the next step while the device computes the gradient rounds of the
+    last: the policy then acts one step behind what it has learnt."""
+    devices: int = 1
+    """Devices among which each minibatch is shared out."""
     bad_steps: Literal["stop", "drop"] = "stop"
     """What to do when an environment reports a number that is not finite."""
 
@@ -83,6 +88,17 @@ def check(settings: Settings, algorithm: Any) -> None:
     """Refuse what cannot be trained, before anything is made or written."""
     check_fields(settings)
     check_hyperparameters(algorithm)
+    if settings.devices > len(jax.devices()):
+        raise UserError(
+            f"--devices {settings.devices}: this machine has {len(jax.devices())} for JAX."
+        )
+    if settings.devices > 1 and (
+        algorithm.data != "replay" or algorithm.batch_size % settings.devices
+    ):
+        raise UserError(
+            "Several devices share out the minibatches of algorithms that learn from replay; "
+            "--batch-size must be a multiple of --devices."
+        )
     if algorithm.data == "replay" and algorithm.replay_size < settings.envs:
         raise UserError(
             f"--replay-size must be at least the {settings.envs} of --envs, "

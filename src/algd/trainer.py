@@ -7,16 +7,16 @@ that a run continued from a checkpoint is the run that was never stopped.
 import dataclasses
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from algd.evaluation import NonFiniteAction, act, evaluate, finite
 from algd.replay import Replay, capacity, init_replay
-from algd.rounds import learn_from_rollout, rounds_due, store_and_learn
+from algd.rounds import learn_from_rollout, on_every_device, rounds_due, store_and_learn
 from algd.runs import (
     DamagedFile,
     Mark,
@@ -27,6 +27,7 @@ from algd.runs import (
     write_arrays,
 )
 from algd.settings import Settings, kept_transitions, make_envs
+from algd.stopwatch import Stopwatch
 from algd.tally import Tally, evaluation_row
 from algd.types import (
     CostVectorEnv,
@@ -52,6 +53,15 @@ def _bad_rows(values: Float[np.ndarray, "envs numbers"]) -> Bool[np.ndarray, " e
     return np.logical_not(np.isfinite(values).all(axis=1))
 
 
+class Lesson(NamedTuple):
+    """Fresh transitions, which of them may be kept, and the gradient rounds they are worth."""
+
+    fresh: Transition
+    keep: Bool[np.ndarray, " envs"]
+    key: PRNGKeyArray
+    rounds: int
+
+
 class Trainer:
     """One run in progress: its environments, the algorithm's state, the data and the tallies."""
 
@@ -71,8 +81,13 @@ class Trainer:
         self.stored = 0
         self.rollout: list[Transition] = []
         self.pending: Metrics = {}
+        # With overlap: what was collected last and will be learnt during the next step.
+        self.lesson: Lesson | None = None
+        self.clock = Stopwatch()
         if algorithm.data == "replay":
             self.replay = init_replay(self._example(), kept_transitions(settings, algorithm))
+            self.replay = on_every_device(self.replay, settings.devices)
+        self.state = on_every_device(self.state, settings.devices)
 
     def _example(self) -> Transition:
         size, constraints = self.spec.obs_size, len(self.spec.budgets)
@@ -90,39 +105,75 @@ class Trainer:
         )
 
     def iterate(self) -> None:
-        """One step of every copy and the gradient rounds it is worth."""
-        key = jax.random.fold_in(self.loop_key, self.iteration)
-        act_key, learn_key = jax.random.split(key)
-        obs = jnp.asarray(np.nan_to_num(self.obs, posinf=0.0, neginf=0.0))
-        action, extras = act(self.algorithm, self.state, obs, act_key, "sampled")
-        host_action = self._or_stop(lambda: finite(action))
-        self.fold_pending()
-        result = self.envs.step(host_action)
-        keep = self._checked(result)
-        self.tally.count_step(result, keep)
-        fresh = Transition(
-            obs=obs,
-            action=action,
-            reward=jnp.asarray(result.reward),
-            cost=jnp.asarray(result.cost),
-            next_obs=jnp.asarray(result.next_obs),
-            terminated=jnp.asarray(result.terminated),
-            truncated=jnp.asarray(result.truncated),
-            goal_met=jnp.asarray(result.goal_met),
-            margin=jnp.asarray(result.margin),
-            extras=extras,
-        )
+        """One step of every copy and the gradient rounds it is worth.
+
+        With overlap the rounds of the last step run on the device while the environments take this
+        one: a lag of one step, the same in every run.
+        """
+        act_key, learn_key = self.keys()
+        with self.clock("waiting"):
+            self.fold_pending()
+        with self.clock("transfer"):
+            obs = self.policy_input()
+        with self.clock("acting"):
+            action, extras = act(self.algorithm, self.state, obs, act_key, "sampled")
+            host_action = self.or_stop(lambda: finite(action))
+        if self.lesson is not None:
+            self.learn(self.lesson)
+            self.lesson = None
+        lesson = self.take(obs, action, host_action, extras, learn_key)
+        if self.settings.overlap:
+            self.lesson = lesson
+        else:
+            self.learn(lesson)
+
+    def keys(self) -> tuple[PRNGKeyArray, PRNGKeyArray]:
+        """This iteration's random numbers, for acting and for learning."""
+        act_key, learn_key = jax.random.split(jax.random.fold_in(self.loop_key, self.iteration))
+        return act_key, learn_key
+
+    def policy_input(self) -> Float[Array, "envs obs"]:
+        """The observations on the device; what is not finite there must not reach the policy."""
+        return jnp.asarray(np.nan_to_num(self.obs, posinf=0.0, neginf=0.0))
+
+    def take(
+        self,
+        obs: Float[Array, "envs obs"],
+        action: Float[Array, "envs action"],
+        host_action: Float[np.ndarray, "envs action"],
+        extras: dict[str, Array],
+        key: PRNGKeyArray,
+    ) -> Lesson:
+        """One step of every copy, counted; what is to be learnt from it."""
+        with self.clock("environment"):
+            result = self.envs.step(host_action)
+        with self.clock("logging"):
+            keep = self._checked(result)
+            self.tally.count_step(result, keep)
+        if self.algorithm.data == "rollout":
+            so_far = self.tally.cost_so_far
+            extras = {**extras, "cost_so_far": jnp.asarray(so_far, jnp.float32)}
+        with self.clock("transfer"):
+            fresh = Transition(
+                obs=obs,
+                action=action,
+                reward=jnp.asarray(result.reward),
+                cost=jnp.asarray(result.cost),
+                next_obs=jnp.asarray(result.next_obs),
+                terminated=jnp.asarray(result.terminated),
+                truncated=jnp.asarray(result.truncated),
+                goal_met=jnp.asarray(result.goal_met),
+                margin=jnp.asarray(result.margin),
+                extras=extras,
+            )
         before, self.step = self.step, self.step + self.settings.envs
         self.iteration += 1
         self.obs = result.obs
-        if self.algorithm.data == "replay":
-            self._learn_from_replay(fresh, keep, learn_key, before)
-        else:
-            self._learn_from_rollout(fresh, learn_key)
+        rounds = self._rounds(before) if self.algorithm.data == "replay" else 0
+        return Lesson(fresh, keep, key, rounds)
 
-    def _learn_from_replay(
-        self, fresh: Transition, keep: np.ndarray, key: PRNGKeyArray, before: int
-    ) -> None:
+    def _rounds(self, before: int) -> int:
+        """The gradient rounds that the steps since `before` are worth."""
         algorithm, horizon = self.algorithm, self.spec.horizon
         counted = self.step - algorithm.prefill
         epoch = max(counted - 1, 0) // horizon
@@ -137,21 +188,35 @@ class Trainer:
             self.epoch_rounds,
         )
         self.epoch_rounds += rounds
-        self.state, self.replay, self.pending = store_and_learn(
-            algorithm, self.state, self.replay, fresh, jnp.asarray(keep), key, rounds
-        )
+        return rounds
 
-    def _learn_from_rollout(self, fresh: Transition, key: PRNGKeyArray) -> None:
-        so_far = self.tally.cost_so_far
-        self.rollout.append(
-            dataclasses.replace(
-                fresh, extras={**fresh.extras, "cost_so_far": jnp.asarray(so_far, jnp.float32)}
-            )
-        )
-        if len(self.rollout) * self.settings.envs >= self.algorithm.rollout_steps:
-            batch = jax.tree.map(lambda *rows: jnp.stack(rows), *self.rollout)
-            self.rollout = []
-            self.state, self.pending = learn_from_rollout(self.algorithm, self.state, batch, key)
+    def learn(self, lesson: Lesson) -> None:
+        """Store the lesson and start its gradient rounds; nothing waits for them here."""
+        with self.clock("update"):
+            if self.algorithm.data == "replay":
+                self.state, self.replay, self.pending = store_and_learn(
+                    self.algorithm,
+                    self.state,
+                    self.replay,
+                    lesson.fresh,
+                    jnp.asarray(lesson.keep),
+                    lesson.key,
+                    lesson.rounds,
+                    self.settings.devices,
+                )
+            elif batch := self.full_rollout(lesson):
+                self.state, self.pending = learn_from_rollout(
+                    self.algorithm, self.state, batch, lesson.key
+                )
+
+    def full_rollout(self, lesson: Lesson) -> Transition | None:
+        """The steps collected since the last update, `[time, envs, ...]`, once there are enough."""
+        self.rollout.append(lesson.fresh)
+        if len(self.rollout) * self.settings.envs < self.algorithm.rollout_steps:
+            return None
+        batch = jax.tree.map(lambda *rows: jnp.stack(rows), *self.rollout)
+        self.rollout = []
+        return batch
 
     def fold_pending(self) -> None:
         """Take in the metrics of the last gradient rounds, which are done by now."""
@@ -179,7 +244,7 @@ class Trainer:
             "weights (with ALGD a larger --beta)."
         )
 
-    def _or_stop(self, work: Callable[[], T]) -> T:
+    def or_stop(self, work: Callable[[], T]) -> T:
         """Do what asks the policy for actions; stop if it gives none."""
         try:
             return work()
@@ -201,7 +266,7 @@ class Trainer:
             copies = min(self.settings.eval_episodes, 16)
             self.eval_envs = make_envs(self.settings, copies)
         seed = int(np.random.SeedSequence([self.settings.seed, 1]).generate_state(1)[0] // 2)
-        episodes = self._or_stop(
+        episodes = self.or_stop(
             partial(
                 evaluate,
                 self.algorithm,
@@ -239,10 +304,12 @@ class Trainer:
             }
             if self.rollout:
                 stacked = jax.tree.map(lambda *rows: np.stack(rows), *self.rollout)
-                fields = {f.name: getattr(stacked, f.name) for f in dataclasses.fields(stacked)}
-                extras = fields.pop("extras")
-                arrays |= {f"rollout/{name}": value for name, value in fields.items()}
-                arrays |= {f"rollout/extras/{name}": value for name, value in extras.items()}
+                arrays |= transition_arrays(stacked, "rollout")
+            if self.lesson is not None:
+                arrays |= transition_arrays(self.lesson.fresh, "lesson")
+                arrays["lesson_keep"] = self.lesson.keep
+                arrays["lesson_key"] = np.asarray(jax.random.key_data(self.lesson.key))
+                arrays["lesson_rounds"] = np.array(self.lesson.rounds, np.int64)
             self.run.write_checkpoint(self.step, arrays)
             self._drop_old_pieces()
 
@@ -281,7 +348,9 @@ class Trainer:
             state = from_arrays(self.state, arrays, "state")
             stored = int(arrays["stored"])
             replay = self._restored_replay(stored)
-            rollout = self._restored_rollout(arrays)
+            stacked = transition_from_arrays(arrays, "rollout")
+            rollout = [] if stacked is None else _rows(stacked)
+            lesson = restored_lesson(arrays)
             obs = np.array(arrays["obs"])
             env_state = {
                 name.removeprefix("env/"): value
@@ -303,6 +372,10 @@ class Trainer:
         )
         self.state, self.obs = state, obs
         self.replay, self.stored, self.rollout = replay, stored, rollout
+        self.lesson = lesson
+        self.state = on_every_device(self.state, self.settings.devices)
+        if self.replay is not None:
+            self.replay = on_every_device(self.replay, self.settings.devices)
         if not self.envs.exact_state:
             self._start_fresh_episodes()
         return mark
@@ -314,24 +387,6 @@ class Trainer:
         self.tally.forget_episodes()
         # The steps of a rollout must follow one another.
         self.rollout = []
-
-    def _restored_rollout(self, arrays: dict[str, np.ndarray]) -> list[Transition]:
-        parts: dict[str, Any] = {
-            name.removeprefix("rollout/"): jnp.asarray(value)
-            for name, value in arrays.items()
-            if name.startswith("rollout/")
-        }
-        if not parts:
-            return []
-        extras = {
-            name.removeprefix("extras/"): parts.pop(name)
-            for name in tuple(parts)
-            if name.startswith("extras/")
-        }
-        stacked = Transition(**parts, extras=extras)
-        return [
-            jax.tree.map(lambda rows, i=i: rows[i], stacked) for i in range(len(stacked.reward))
-        ]
 
     def _restored_replay(self, stored: int) -> Replay | None:
         """The buffer as it was with so many transitions, from its pieces."""
@@ -353,3 +408,41 @@ class Trainer:
                 f"{self.run.directory}/replay lacks the transitions from {reached} to {stored}"
             )
         return Replay(jax.tree.map(jnp.asarray, data), jnp.asarray(stored, jnp.int32))
+
+
+def transition_arrays(transition: Transition, prefix: str) -> dict[str, np.ndarray]:
+    """Its fields under names of their own, ready for a checkpoint."""
+    fields = {f.name: getattr(transition, f.name) for f in dataclasses.fields(transition)}
+    extras = fields.pop("extras")
+    named = fields | {f"extras/{name}": value for name, value in extras.items()}
+    return {f"{prefix}/{name}": np.asarray(value) for name, value in named.items()}
+
+
+def transition_from_arrays(arrays: dict[str, np.ndarray], prefix: str) -> Transition | None:
+    """What `transition_arrays` wrote, if it did."""
+    parts: dict[str, Any] = {
+        name.removeprefix(f"{prefix}/"): jnp.asarray(value)
+        for name, value in arrays.items()
+        if name.startswith(f"{prefix}/")
+    }
+    if not parts:
+        return None
+    extras = {
+        name.removeprefix("extras/"): parts.pop(name)
+        for name in tuple(parts)
+        if name.startswith("extras/")
+    }
+    return Transition(**parts, extras=extras)
+
+
+def restored_lesson(arrays: dict[str, np.ndarray]) -> Lesson | None:
+    """The lesson that a checkpoint holds."""
+    fresh = transition_from_arrays(arrays, "lesson")
+    if fresh is None:
+        return None
+    key = jax.random.wrap_key_data(jnp.asarray(arrays["lesson_key"]))
+    return Lesson(fresh, arrays["lesson_keep"], key, int(arrays["lesson_rounds"]))
+
+
+def _rows(stacked: Transition) -> list[Transition]:
+    return [jax.tree.map(lambda rows, i=i: rows[i], stacked) for i in range(len(stacked.reward))]

@@ -4,8 +4,8 @@ import dataclasses
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ import jax
 
 from algd.journal import Journal
 from algd.learnt import Learnt, check_fits, handed_on, learnt
+from algd.lockstep import Lockstep
 from algd.runs import (
     DamagedFile,
     Mark,
@@ -79,8 +80,40 @@ def train(
         with run.writing():
             run.metrics_path.touch()
             run.write_config(config)
-        _loop(trainer, Mark(), report)
+        _loop([trainer], [Mark()], report, trainer.iterate)
     return run
+
+
+def train_seeds(
+    settings: Settings,
+    algorithm: Any,
+    name: str,
+    directories: Sequence[Path],
+    report: Report = lambda progress: None,
+) -> list[Run]:
+    """Train as many runs as there are directories in one program, with the seeds from
+    `settings.seed` on; each is a run of its own, to be evaluated and continued like any other."""
+    check(settings, algorithm)
+    if settings.overlap or settings.devices > 1:
+        raise UserError("--seeds goes with neither --overlap nor --devices.")
+    each = [dataclasses.replace(settings, seed=settings.seed + i) for i in range(len(directories))]
+    environments = [make_envs(mine, mine.envs) for mine in each]
+    spec = environments[0].spec
+    check_memory(spec, len(each) * kept_transitions(settings, algorithm), algorithm)
+    runs = [create_run(directory) for directory in directories]
+    trainers = []
+    with ExitStack() as stack:
+        for mine, run, copies in zip(each, runs, environments, strict=True):
+            stack.enter_context(run.lock())
+            trainer = Trainer(mine, algorithm, run, copies)
+            trainer.obs = copies.reset(mine.seed)
+            trainers.append(trainer)
+            with run.writing():
+                run.metrics_path.touch()
+                run.write_config(describe(mine, algorithm, name, spec))
+        together = Lockstep(trainers)
+        _loop(trainers, [Mark()] * len(trainers), report, together.iterate, together.settle)
+    return runs
 
 
 def resume(
@@ -115,7 +148,7 @@ def resume(
                 describe(settings, algorithm, name, environments.spec)
                 | ({"started_from": origin} if origin else {})
             )
-        _loop(trainer, mark, report)
+        _loop([trainer], [mark], report, trainer.iterate)
     return run, notes
 
 
@@ -146,41 +179,71 @@ def restore_newest(trainer: Trainer) -> tuple[Mark, list[str]]:
     )
 
 
-def _loop(trainer: Trainer, mark: Mark, report: Report) -> None:
-    """Iterate to the last step, or to a signal; leave a checkpoint and the curves behind."""
-    settings, run = trainer.settings, trainer.run
-    started_at, clock = trainer.step, time.perf_counter()
+def _loop(
+    trainers: Sequence[Trainer],
+    marks: Sequence[Mark],
+    report: Report,
+    iterate: Callable[[], None],
+    settle: Callable[[], None] = lambda: None,
+) -> None:
+    """Iterate to the last step, or to a signal; leave checkpoints and rows behind.
 
-    with closing(Journal(run, mark, trainer.step)) as journal, stop_on_signal() as signals:
+    The trainers go in step. `settle` is called before anyone looks at their states.
+    """
+    first, settings = trainers[0], trainers[0].settings
+    started_at, start = first.step, time.perf_counter()
+
+    with ExitStack() as stack:
+        signals = stack.enter_context(stop_on_signal())
+        journals = [
+            stack.enter_context(closing(Journal(trainer.run, mark, trainer.step)))
+            for trainer, mark in zip(trainers, marks, strict=True)
+        ]
+        pairs = list(zip(trainers, journals, strict=True))
 
         def show() -> None:
-            seconds = time.perf_counter() - clock
-            report(Progress(trainer.step, settings.steps, started_at, seconds, journal.latest))
+            seconds = time.perf_counter() - start
+            report(Progress(first.step, settings.steps, started_at, seconds, journals[0].latest))
 
-        if trainer.step == 0:
+        def save() -> None:
+            settle()
+            for trainer, journal in pairs:
+                with trainer.clock("checkpointing"):
+                    trainer.save(journal.flushed())
+
+        def assess() -> None:
+            settle()
+            for trainer, journal in pairs:
+                with trainer.clock("evaluation"):
+                    journal.write(trainer.eval_row())
+
+        if first.step == 0:
             # Before the first row, so that there is always something to go on from.
-            trainer.save(journal.flushed())
-            journal.write(trainer.eval_row())
-        while trainer.step < settings.steps and not signals:
-            before = trainer.step
-            trainer.iterate()
-            due = lambda every: trainer.step // every > before // every  # noqa: B023, E731
+            save()
+            assess()
+        while first.step < settings.steps and not signals:
+            before = first.step
+            iterate()
+            due = lambda every: first.step // every > before // every  # noqa: B023, E731
             if due(settings.log_every):
-                journal.write(trainer.train_row())
-                speed = (trainer.step - started_at) / (time.perf_counter() - clock)
-                journal.write_speed(trainer.step, speed)
+                for trainer, journal in pairs:
+                    with trainer.clock("logging"):
+                        journal.write(trainer.train_row())
+                        speed = (first.step - started_at) / (time.perf_counter() - start)
+                        journal.write_speed(first.step, speed)
             if due(settings.eval_every):
-                journal.write(trainer.eval_row())
+                assess()
             if due(settings.checkpoint_every):
-                trainer.save(journal.flushed())
-            show()
-        trainer.save(journal.flushed())
+                save()
+            with first.clock("logging"):
+                show()
+        save()
         # Rows past the checkpoint's mark: a continued run takes them back.
-        if not signals and trainer.step % settings.eval_every:
-            journal.write(trainer.eval_row())
+        if not signals and first.step % settings.eval_every:
+            assess()
         show()
     if signals:
-        raise Interrupted(run.directory, trainer.step)
+        raise Interrupted([trainer.run.directory for trainer in trainers], first.step)
 
 
 @contextmanager
@@ -202,7 +265,6 @@ def stop_on_signal() -> Iterator[list[int]]:
 class Interrupted(Exception):
     """Training was stopped by a signal, with everything saved."""
 
-    def __init__(self, directory: Path, step: int) -> None:
-        super().__init__(
-            f"Stopped at step {step}; everything is saved. Go on with: algd resume {directory}"
-        )
+    def __init__(self, directories: Sequence[Path], step: int) -> None:
+        commands = "; ".join(f"algd resume {directory}" for directory in directories)
+        super().__init__(f"Stopped at step {step}; everything is saved. Go on with: {commands}")

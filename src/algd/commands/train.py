@@ -8,11 +8,12 @@ from typing import Annotated, Any
 import tyro
 
 from algd.algorithms import preset, presets
-from algd.api import defaults_of, run_to_end
+from algd.api import defaults_of, run_seeds_to_end, run_to_end
 from algd.commands.arguments import parse, remember_compilations
 from algd.commands.progress import announce, interruptible, progress_line
 from algd.learnt import learnt
 from algd.settings import Settings
+from algd.types import UserError
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,8 @@ class Output:
 
     out: Path | None = None
     """Directory of the run; by default a new one under runs/."""
+    seeds: int = 1
+    """Train as many runs in one program, with the seeds from --seed on, each in its directory."""
     quiet: bool = False
     """Show no progress line."""
     start_from: Annotated[Path | None, tyro.conf.arg(name="from")] = None
@@ -66,11 +69,22 @@ def run(arguments: list[str]) -> None:
     # Lists are given by repeating the option: otherwise they would swallow the preset's name.
     chosen = parse(Train, arguments, "train", tyro.conf.UseAppendAction)
     name = next((word for word in arguments if word in found), default)
-    with progress_line(chosen.output.quiet) as report:
-        run = interruptible(
-            lambda: run_to_end(
-                chosen.settings, chosen.algorithm, name, chosen.output.out, report, source
+    settings, output = chosen.settings, chosen.output
+    if output.seeds < 1 or (output.seeds > 1 and source is not None):
+        raise UserError("--seeds must be at least 1, and does not go with --from.")
+    if output.seeds > 1:
+        with progress_line(output.quiet) as report:
+            runs = interruptible(
+                lambda: run_seeds_to_end(
+                    settings, chosen.algorithm, name, output.seeds, output.out, report
+                )
             )
+        for run in runs:
+            announce(run.directory)
+        return
+    with progress_line(output.quiet) as report:
+        run = interruptible(
+            lambda: run_to_end(settings, chosen.algorithm, name, output.out, report, source)
         )
     announce(run.directory)
 

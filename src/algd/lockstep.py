@@ -1,0 +1,123 @@
+"""Several seeds of one run in one program, a step of each at a time.
+
+States and buffers are stacked along a leading axis of seeds and the programs mapped over it. On an
+accelerator, which one run's small networks leave idle, the others come nearly for nothing.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Key
+
+from algd.evaluation import act, finite
+from algd.replay import Replay, add
+from algd.rounds import CPU_OPTIONS, gradient_rounds, learn_from_rollout
+from algd.trainer import Trainer
+from algd.types import Metrics, Transition
+
+
+@partial(jax.jit, static_argnames=("algorithm",))
+def act_each(
+    algorithm: Any, states: Any, obs: Float[Array, "seeds envs obs"], keys: Key[Array, " seeds"]
+) -> tuple[Float[Array, "seeds envs action"], dict[str, Array]]:
+    """Every seed's sampled actions."""
+    return jax.vmap(lambda s, o, k: act(algorithm, s, o, k, "sampled"))(states, obs, keys)
+
+
+@partial(
+    jax.jit,
+    static_argnames=("algorithm", "rounds"),
+    donate_argnames=("states", "replays"),
+    compiler_options=CPU_OPTIONS,
+)
+def learn_each(
+    algorithm: Any,
+    states: Any,
+    replays: Replay,
+    fresh: Transition,
+    keep: Bool[Array, "seeds envs"],
+    keys: Key[Array, " seeds"],
+    rounds: int,
+) -> tuple[Any, Replay, Metrics]:
+    """Every seed's transitions stored and its gradient rounds done."""
+
+    def one(
+        state: Any, replay: Replay, fresh: Transition, keep: Array, key: Array
+    ) -> tuple[Any, Replay, Metrics]:
+        replay = add(replay, fresh, keep)
+        state, metrics = gradient_rounds(algorithm, state, replay, key, rounds)
+        return state, replay, metrics
+
+    return jax.vmap(one)(states, replays, fresh, keep, keys)
+
+
+@partial(jax.jit, static_argnames=("algorithm",), donate_argnames=("states",))
+def learn_each_rollout(
+    algorithm: Any, states: Any, batches: Transition, keys: Key[Array, " seeds"]
+) -> tuple[Any, Metrics]:
+    """Every seed's update on the steps just collected."""
+    return jax.vmap(partial(learn_from_rollout, algorithm))(states, batches, keys)
+
+
+def stacked(trees: Sequence[Any]) -> Any:
+    """Trees of equal structure as one with a leading axis."""
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+
+
+def part(tree: Any, index: int) -> Any:
+    """One seed's part of a stacked tree."""
+    return jax.tree.map(lambda x: x[index], tree)
+
+
+class Lockstep:
+    """Trainers that differ by their seed alone; states and buffers live here, stacked."""
+
+    def __init__(self, trainers: Sequence[Trainer]) -> None:
+        self.trainers = trainers
+        self.algorithm = trainers[0].algorithm
+        self.states = stacked([trainer.state for trainer in trainers])
+        self.replays = stacked([trainer.replay for trainer in trainers])
+
+    def iterate(self) -> None:
+        """One step of every copy of every seed and the gradient rounds it is worth."""
+        trainers = self.trainers
+        keys = [trainer.keys() for trainer in trainers]
+        for trainer in trainers:
+            trainer.fold_pending()
+        inputs = [trainer.policy_input() for trainer in trainers]
+        act_keys = jnp.stack([act_key for act_key, _ in keys])
+        actions, extras = act_each(self.algorithm, self.states, jnp.stack(inputs), act_keys)
+        host_actions = trainers[0].or_stop(lambda: finite(actions))
+        lessons = [
+            trainer.take(obs, actions[i], host_actions[i], part(extras, i), key)
+            for i, (trainer, obs, (_, key)) in enumerate(zip(trainers, inputs, keys, strict=True))
+        ]
+        learn_keys = jnp.stack([lesson.key for lesson in lessons])
+        metrics: Metrics = {}
+        if self.algorithm.data == "replay":
+            self.states, self.replays, metrics = learn_each(
+                self.algorithm,
+                self.states,
+                self.replays,
+                stacked([lesson.fresh for lesson in lessons]),
+                jnp.stack([jnp.asarray(lesson.keep) for lesson in lessons]),
+                learn_keys,
+                lessons[0].rounds,
+            )
+        else:
+            batches = [t.full_rollout(lesson) for t, lesson in zip(trainers, lessons, strict=True)]
+            if batches[0] is not None:
+                self.states, metrics = learn_each_rollout(
+                    self.algorithm, self.states, stacked(batches), learn_keys
+                )
+        if metrics:
+            for i, trainer in enumerate(trainers):
+                trainer.pending = part(metrics, i)
+
+    def settle(self) -> None:
+        """Give every trainer its own state and buffer, before it evaluates or saves them."""
+        for i, trainer in enumerate(self.trainers):
+            trainer.state, trainer.replay = part(self.states, i), part(self.replays, i)

@@ -1,0 +1,130 @@
+"""Overlapped steps, several seeds in one program, several devices."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from algd import training
+from algd.cli import main
+from algd.policy import load
+from algd.runs import Run
+from algd.settings import Settings
+from algd.types import UserError
+from same import differences, last_arrays
+from small import small
+
+SHORT = Settings(steps=160, envs=2, log_every=40, eval_every=80, eval_episodes=2)
+
+
+@pytest.mark.parametrize("name", ["algd", "ppo-lag"])
+def test_an_overlapped_run_resumes_exactly(name, tmp_path):
+    settings = dataclasses.replace(SHORT, overlap=True)
+    whole = training.train(settings, small(name), name, tmp_path / "whole")
+    part = dataclasses.replace(settings, steps=90)
+    training.train(part, small(name), name, tmp_path / "part")
+    resumed, notes = training.resume(tmp_path / "part", steps=SHORT.steps)
+    assert notes == []
+    assert differences(whole, resumed) == []
+
+
+def test_overlap_is_a_lag_of_one_step(tmp_path):
+    """Until the first gradient round both runs act alike; then the policy is one step behind."""
+    plain = training.train(SHORT, small("algd"), "algd", tmp_path / "plain")
+    settings = dataclasses.replace(SHORT, overlap=True)
+    lagging = training.train(settings, small("algd"), "algd", tmp_path / "lagging")
+    first, second = (buffer_actions(run) for run in (plain, lagging))
+    assert len(second) == len(first) - SHORT.envs
+    # Rows 0..39 are the prefill; the rounds owed after step 42 change the actions of rows 42 and
+    # 43 at once, or, with the lag, those of rows 44 and 45.
+    np.testing.assert_array_equal(first[:42], second[:42])
+    differing = np.flatnonzero((first[: len(second)] != second).any(axis=1))
+    assert differing[0] in (42, 43)
+
+
+def buffer_actions(run: Run) -> np.ndarray:
+    from algd.runs import read_arrays
+
+    return np.concatenate([read_arrays(path)["replay.action"] for _, _, path in run.pieces()])
+
+
+@pytest.mark.parametrize("name", ["algd", "ppo-lag"])
+def test_seeds_in_one_program_are_the_runs_of_their_own(name, tmp_path):
+    """Equal up to the order of sums: 1e-4 relative in the networks after a short run."""
+    directories = [tmp_path / f"seed{i}" for i in range(2)]
+    runs = training.train_seeds(SHORT, small(name), name, directories)
+    for i, run in enumerate(runs):
+        alone = training.train(
+            dataclasses.replace(SHORT, seed=i), small(name), name, tmp_path / f"alone{i}"
+        )
+        together, single = last_arrays(run), last_arrays(alone)
+        assert together.keys() == single.keys()
+        # "metrics" is the size and checksum of a file of printed numbers.
+        for key in together.keys() - {"metrics"}:
+            np.testing.assert_allclose(together[key], single[key], rtol=1e-4, atol=1e-4)
+        resumed, _ = training.resume(run.directory, steps=SHORT.steps + 40)
+        assert resumed.checkpoints()[-1][0] == SHORT.steps + 40
+
+
+def test_seeds_on_the_command_line(tmp_path, capsys):
+    sizes = "algd --critic-hidden 16 --score-hidden 16 --batch-size 16 --cost-ensemble 2 "
+    sizes += "--mc-samples 2 --prefill 40 --updates-per-step 0.5"
+    options = "--steps 80 --envs 2 --eval-every 80 --eval-episodes 2 --seed 5 --seeds 2 --quiet"
+    main(f"train {options} --out {tmp_path / 'many'} {sizes}".split())
+    actions = [load(tmp_path / "many" / f"seed{seed}").predict(np.full(17, 0.1)) for seed in (5, 6)]
+    assert not np.array_equal(*actions)
+    with pytest.raises(UserError, match="neither"):
+        training.train_seeds(
+            dataclasses.replace(SHORT, overlap=True), small("algd"), "algd", [tmp_path / "x"]
+        )
+
+
+SHARDED = """
+import dataclasses, json, sys
+import jax, numpy as np
+from algd import training
+from algd.runs import read_arrays
+from algd.settings import Settings
+sys.path.insert(0, sys.argv[2])
+from small import small
+assert len(jax.devices()) == 4
+settings = Settings(steps=120, envs=2, log_every=40, eval_every=120, eval_episodes=2)
+found = {}
+for devices in (1, 4):
+    run = training.train(
+        dataclasses.replace(settings, devices=devices), small("algd"), "algd",
+        __import__("pathlib").Path(sys.argv[1]) / str(devices),
+    )
+    found[devices] = read_arrays(run.checkpoints()[-1][1])
+worst = max(
+    float(np.max(np.abs(found[1][k].astype(float) - found[4][k].astype(float)), initial=0.0))
+    for k in found[1] if k.startswith("state.")
+)
+print(json.dumps({"worst": worst, "rounds": int(found[4]["state.rounds"])}))
+"""
+
+
+def test_four_devices_share_out_the_minibatch(tmp_path):
+    """The same run on 1 and on 4 simulated devices, up to the order of sums."""
+    environment = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "PATH": "/usr/bin"}
+    done = subprocess.run(
+        [sys.executable, "-c", SHARDED, str(tmp_path), str(Path(__file__).parent)],
+        capture_output=True,
+        text=True,
+        env=environment,
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert result["rounds"] == 40
+    assert result["worst"] < 1e-4
+
+
+def test_devices_that_do_not_exist_or_do_not_fit_are_refused(tmp_path):
+    with pytest.raises(UserError, match="this machine has 1"):
+        training.train(
+            dataclasses.replace(SHORT, devices=2), small("algd"), "algd", tmp_path / "run"
+        )
