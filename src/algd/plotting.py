@@ -8,7 +8,7 @@ colour-blind readers, the rest also in a grey print.
 import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
@@ -23,7 +23,7 @@ from jaxtyping import Float, Int
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, SymmetricalLogLocator
 
 from algd.groups import Groups
 from algd.runs import Run
@@ -79,9 +79,20 @@ class Curve:
         return bootstrap_band(self.values)
 
 
+def rows_of(run: Run, kind: str) -> list[dict[str, Any]]:
+    """The rows of one kind; a picture reads them often, its runs only once."""
+    file = run.metrics_path.stat()
+    return [row for row in _rows(run, file.st_size, file.st_mtime_ns) if row["kind"] == kind]
+
+
+@lru_cache(maxsize=256)
+def _rows(run: Run, size: int, changed: int) -> list[dict[str, Any]]:
+    return run.rows()
+
+
 def curve(runs: Sequence[Run], kind: str, name: str) -> Curve | None:
     """The quantity over the steps that all runs have, or nothing if one never reported it."""
-    by_run = [{r["step"]: r[name] for r in run.rows(kind) if name in r} for run in runs]
+    by_run = [{r["step"]: r[name] for r in rows_of(run, kind) if name in r} for run in runs]
     common = sorted(set.intersection(*(set(rows) for rows in by_run)))
     if not common:
         return None
@@ -90,7 +101,7 @@ def curve(runs: Sequence[Run], kind: str, name: str) -> Curve | None:
 
 def final(runs: Sequence[Run], name: str) -> Float[np.ndarray, " seeds"]:
     """The quantity in the last evaluation of each run."""
-    return np.array([run.rows("eval")[-1].get(name, np.nan) for run in runs], float)
+    return np.array([rows_of(run, "eval")[-1].get(name, np.nan) for run in runs], float)
 
 
 def training_costs(runs: Sequence[Run], suffix: str) -> list[Float[np.ndarray, " rows"]]:
@@ -98,10 +109,10 @@ def training_costs(runs: Sequence[Run], suffix: str) -> list[Float[np.ndarray, "
 
     Each value is the mean over the episodes that ended between two rows of the log.
     """
-    steps = max(row["step"] for run in runs for row in run.rows("train") or [{"step": 1}])
+    steps = max(row["step"] for run in runs for row in rows_of(run, "train") or [{"step": 1}])
     parts: list[list[float]] = [[] for _ in range(INTERVALS)]
     for run in runs:
-        for row in run.rows("train"):
+        for row in rows_of(run, "train"):
             if f"cost{suffix}" in row:
                 # A row tells of the steps before it: the last one of an interval is its own.
                 part = -(-row["step"] * INTERVALS // steps) - 1
@@ -192,7 +203,9 @@ def draw_multipliers(axes: Axes, groups: Groups, styles: Styles) -> None:
     elif max(highest) > 1000 * max(min(highest), 1e-3):
         # One that runs away would press the others flat.
         axes.set_yscale("symlog", linthresh=1.0)
-        axes.yaxis.get_major_locator().set_params(numticks=6)
+        locator = SymmetricalLogLocator(base=10.0, linthresh=1.0)
+        locator.set_params(numticks=6)
+        axes.yaxis.set_major_locator(locator)
     axes.set_ylim(bottom=0)
     over_steps(axes, "multiplier λ")
 

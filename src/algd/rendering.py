@@ -366,7 +366,6 @@ def _writer(path: Path, first: Frame, frames_per_second: int) -> Any:
             size,
             fps=frames_per_second,
             codec="gif",
-            quality=None,
             ffmpeg_log_level="error",
             pix_fmt_out="pal8",
             macro_block_size=1,
@@ -377,8 +376,7 @@ def _writer(path: Path, first: Frame, frames_per_second: int) -> Any:
         size,
         fps=frames_per_second,
         codec="libx264",
-        quality=None,
         ffmpeg_log_level="error",
         macro_block_size=BLOCK,
-        output_params=["-crf", "27", "-preset", "medium", "-movflags", "+faststart"],
+        output_params=["-movflags", "+faststart"],
     )
