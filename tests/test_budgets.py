@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import algd
-from algd import envs, training
+from algd import api, envs, training
 from algd.cli import main
 from algd.envs.adapters import with_distinct_names
 from algd.evaluation import act
@@ -85,12 +85,12 @@ def test_the_table_and_the_picture_have_both(run, capsys):
     main(["evaluate", str(run.directory), "--episodes", "2"])
     table = capsys.readouterr().out
     assert all(part in table for part in PARTS)
-    algd.api.draw(run)
+    api.draw(run)
     assert (run.directory / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("name", ["sac-lag", "cal", "ppo-lag", "hj"])
-def test_every_family_collects_logs_and_evaluates_three_parts(name, tmp_path):
+@pytest.mark.parametrize("name", ["ppo-lag", "hj"])
+def test_three_parts_are_collected_logged_and_evaluated(name, tmp_path):
     settings = Settings(
         env="PointButton1",
         steps=8,

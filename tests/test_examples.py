@@ -10,7 +10,7 @@ import pytest
 
 from algd import api
 from scattered import scattered
-from small import SIZES, small
+from small import small
 from test_export import SPECS
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -19,8 +19,7 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 @pytest.fixture
 def tiny(monkeypatch):
     """Presets of small networks that do not learn, so that an example takes a moment."""
-    idle = {k: v for k, v in SIZES.items() if k.endswith(("hidden", "ensemble"))}
-    monkeypatch.setattr(api, "preset", lambda name: small(name, prefill=10_000, **idle))
+    monkeypatch.setattr(api, "preset", lambda name: small(name, prefill=10_000))
 
 
 def example(name):

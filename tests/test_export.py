@@ -24,7 +24,6 @@ SPECS = {
 CASES = [(task, "algd") for task in SPECS] + [
     ("DiffDrive", "algd-paper"),
     ("crooked", "cal"),
-    ("DiffDrive", "sac-lag"),
     ("crooked", "ppo-lag"),
     ("DiffDrive", "hj"),
 ]

@@ -29,8 +29,10 @@ class Program(NamedTuple):
 def check_format(name: str) -> None:
     """Refuse a form that does not exist."""
     if name not in get_args(Format):
-        known = ", ".join(get_args(Format))
-        raise UserError(f"A policy is exported as {known}, not {name!r}.{nearest(name, known)}")
+        known = get_args(Format)
+        raise UserError(
+            f"A policy is exported as {', '.join(known)}, not {name!r}.{nearest(name, known)}"
+        )
 
 
 def write(
