@@ -16,7 +16,7 @@ COMMANDS = {
     "render": "film a policy in its task, with its cost against the budget",
     "report": "put runs on one page: tables, figures, films",
     "list": "show algorithms and tasks",
-    "bench": "measure speed: bench update, bench env",
+    "bench": "measure speed: bench update, bench env, bench train",
 }
 USAGE = """algd: online safe reinforcement learning with diffusion policies
 

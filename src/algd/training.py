@@ -44,6 +44,7 @@ class Progress(NamedTuple):
     started_at: int
     seconds: float
     latest: dict[str, Any]
+    spent: dict[str, float]
 
 
 Report = Callable[[Progress], None]
@@ -203,7 +204,8 @@ def _loop(
 
         def show() -> None:
             seconds = time.perf_counter() - start
-            report(Progress(first.step, settings.steps, started_at, seconds, journals[0].latest))
+            latest, spent = journals[0].latest, dict(first.clock.seconds)
+            report(Progress(first.step, settings.steps, started_at, seconds, latest, spent))
 
         def save() -> None:
             settle()

@@ -1,4 +1,4 @@
-"""`algd bench update --json`, `algd bench env --json`."""
+"""`algd bench update --json`, `algd bench env --json`, `algd bench train --json`."""
 
 import json
 from dataclasses import dataclass
@@ -11,36 +11,45 @@ from algd.types import UserError, nearest
 
 
 def run(arguments: list[str]) -> None:
-    """`algd bench update --json`, `algd bench env --json`."""
+    """`algd bench update --json`, `algd bench env --json`, `algd bench train --json`."""
 
     @dataclass(frozen=True)
     class Bench:
         """Measure speed on this machine, in ratios within one run."""
 
         what: tyro.conf.Positional[str]
-        """update (gradient rounds and acting) or env (environment steps)."""
+        """update (gradient rounds and acting), env (environment steps) or train (whole runs)."""
         presets: tuple[str, ...] = ()
-        """For update: which presets; by default algd-code alone, `all` for every one."""
+        """For update and train: which presets; update takes algd-code alone if nothing is said,
+        `all` means every one."""
+        seconds: float = 15.0
+        """For train: how long each preset is measured, behind its compilation."""
+        overlap: bool = False
+        """For train: let the environments step while the device learns."""
         json: bool = False
         """Print JSON."""
 
     chosen = parse(Bench, arguments, "bench")
+    names = tuple(presets()) if chosen.presets == ("all",) else chosen.presets
+    for name in names:
+        preset(name)
     if chosen.what == "update":
         from algd.experiments.bench_update import bench_update
 
-        names = chosen.presets or ("algd-code",)
-        names = tuple(presets()) if names == ("all",) else names
-        for name in names:
-            preset(name)
-        rows = bench_update(names)
+        rows = bench_update(names or ("algd-code",))
+    elif chosen.what == "train":
+        from algd.experiments.bench_train import bench_train
+
+        if chosen.seconds <= 0.0:
+            raise UserError(f"--seconds must be positive, not {chosen.seconds}.")
+        rows = bench_train(names, chosen.seconds, overlap=chosen.overlap)
     elif chosen.what == "env":
         from algd.experiments.bench_env import bench_env
 
         rows = bench_env()
     else:
-        raise UserError(
-            f"There is no benchmark {chosen.what!r}.{nearest(chosen.what, ('update', 'env'))}"
-        )
+        known = ("update", "env", "train")
+        raise UserError(f"There is no benchmark {chosen.what!r}.{nearest(chosen.what, known)}")
     if chosen.json:
         print(json.dumps(rows))
         return
