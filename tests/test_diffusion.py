@@ -8,14 +8,8 @@ import numpy as np
 import pytest
 
 from algd.algorithms import preset
-from algd.algorithms.algd import ALGD
-from algd.diffusion import (
-    boltzmann_weights,
-    geometric_schedule,
-    monte_carlo_score,
-    noise_scales,
-    reverse_chain,
-)
+from algd.diffusion import boltzmann_weights, geometric_schedule, monte_carlo_score
+from algd.experiments.fidelity import sample_two_well, smoothed_scores, total_variation, two_well
 
 DATA = Path(__file__).parent / "data" / "analytic"
 
@@ -107,44 +101,16 @@ def test_estimator_matches_quadrature_of_a_two_well_energy():
     assert relative(np.asarray(score)[:, 0], exact).max() < 0.05
 
 
-def two_well_score(beta, sigma, height=1.0, half=0.5, tilt=0.2):
-    """The exact smoothed score on a fine grid, by quadrature."""
-    grid = np.linspace(-1.7, 1.7, 1701)
-    xs = np.linspace(-6.0, 6.0, 2401)
-    energy = height * ((grid / half) ** 2 - 1) ** 2 + tilt * grid
-    log_weights = -energy / beta - (xs[:, None] - grid) ** 2 / (2 * sigma**2)
-    weights = np.exp(log_weights - log_weights.max(axis=1, keepdims=True))
-    return xs, ((weights @ grid) / weights.sum(axis=1) - xs) / sigma**2
-
-
-def sample_two_well(algorithm: ALGD, beta: float, draws: int) -> np.ndarray:
-    """The algorithm's own chain with the exact score in the network's place."""
-    schedule = geometric_schedule(algorithm.sigma_min, algorithm.sigma_max, algorithm.denoise_steps)
-    tables = [two_well_score(beta, float(s)) for s in schedule.sigmas]
-    xs = jnp.asarray(tables[0][0], jnp.float32)
-    scores = jnp.asarray(np.stack([t[1] for t in tables]), jnp.float32)
-    start, noise = jax.random.split(jax.random.key(0))
-    steps = algorithm.denoise_steps
-    latents = reverse_chain(
-        lambda x, k: jnp.interp(x[..., 0], xs, scores[k])[..., None],
-        schedule,
-        noise_scales(schedule, algorithm.noise_power, algorithm.last_step_noise),
-        float(schedule.sigmas[-1]) * jax.random.normal(start, (draws, 1)),
-        jax.random.normal(noise, (steps, draws, 1)),
-    )
-    return np.asarray(latents[-1, :, 0])
-
-
-def total_variation(samples: np.ndarray, beta: float) -> float:
-    """Over 60 bins of [-1.5, 1.5]; what falls outside counts in full."""
+@pytest.mark.usefixtures("_double")
+def test_quadrature_of_the_smoothed_score_matches_the_reference():
     data = np.load(DATA / "two_well.npz")
-    fine = np.linspace(-1.5, 1.5, 30_001)
-    height, half, tilt = (float(data[n]) for n in ("height", "half_distance", "tilt"))
-    density = np.exp(-(height * ((fine / half) ** 2 - 1) ** 2 + tilt * fine) / beta)
-    edges = np.linspace(-1.5, 1.5, 61)
-    exact = np.histogram(fine, edges, weights=density)[0] / density.sum()
-    drawn = np.histogram(samples, edges)[0] / len(samples)
-    return 0.5 * (np.abs(drawn - exact).sum() + 1 - drawn.sum())
+    keep = np.abs(data["points"]) <= 1.0
+    for beta, exact in zip(data["beta"], data["line/score"], strict=True):
+        points, sigmas = jnp.asarray(data["points"][keep]), jnp.asarray(data["sigma"])
+        assert (
+            relative(smoothed_scores(two_well, points, float(beta), sigmas), exact[:, keep]).max()
+            < 1e-9
+        )
 
 
 @pytest.mark.parametrize(("beta", "bound"), [(0.1, 0.15), (0.3, 0.10), (1.0, 0.08)])

@@ -8,13 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Real
 from scipy import stats
 
 from algd.evaluation import Episodes
 from algd.types import Budget, EnvSpec
 
 Sample = Float[np.ndarray, " n"]
+Values = Real[np.ndarray, " n"] | Sequence[float]
 Scores = Float[np.ndarray, "runs tasks"]
 Rows = Sequence[Mapping[str, Any]]
 
@@ -79,7 +80,7 @@ def probability_of_improvement(ours: Scores, theirs: Scores) -> float:
 
 
 def bootstrap_interval(
-    values: Sample,
+    values: Values,
     statistic: Callable[..., Any] = np.mean,
     level: float = 0.95,
     resamples: int = 2000,
@@ -174,24 +175,25 @@ def _percentiles(
 # --- safety -----------------------------------------------------------------------------------
 
 
-def relative_cost(costs: Sample, limit: float) -> Sample:
-    """Cost as a multiple of the budget; a budget of nothing is met by no cost or exceeded."""
-    costs = np.asarray(costs, float)
-    return costs / limit if limit else np.where(costs > 0, np.inf, 0.0)
+def relative_cost(cost: float, limit: float) -> float:
+    """Cost as a multiple of the budget; any cost is infinitely above a budget of nothing."""
+    if limit:
+        return cost / limit
+    return float("inf") if cost > 0 else 0.0
 
 
-def share_over(costs: Sample, limit: float) -> float:
+def share_over(costs: Values, limit: float) -> float:
     """The share of episodes, or of runs by their mean costs, above the budget."""
     return float((np.asarray(costs) > limit).mean())
 
 
-def feasible_return(returns: Sample, costs: Sample, limit: float) -> float:
+def feasible_return(returns: Values, costs: Values, limit: float) -> float:
     """The mean return of the runs that keep the budget; NaN if none does."""
     kept = np.asarray(returns)[np.asarray(costs) <= limit]
     return float(kept.mean()) if len(kept) else float("nan")
 
 
-def lambda_oscillation(lams: Sample, late: float = 0.5) -> Oscillation:
+def lambda_oscillation(lams: Values, late: float = 0.5) -> Oscillation:
     """Total variation of the multiplier, and its standard deviation in the last share `late`."""
     lams = np.asarray(lams, float)
     if not len(lams):
@@ -200,7 +202,7 @@ def lambda_oscillation(lams: Sample, late: float = 0.5) -> Oscillation:
     return Oscillation(float(np.abs(np.diff(lams)).sum()), float(tail.std()))
 
 
-def calibration(expected: Sample, measured: Sample) -> Calibration:
+def calibration(expected: Values, measured: Values) -> Calibration:
     """What the cost critics foretold against the discounted cost that followed.
 
     A positive bias and a ratio above one mean that the critics are cautious.
@@ -227,7 +229,7 @@ def summarise(episodes: Episodes, spec: EnvSpec) -> dict[str, Any]:
             "cvar_0.9": cvar(cost, 0.9),
             "budget": budget.limit,
             "unit": "discounted sum" if budget.discounted else "sum per episode",
-            "relative": float(relative_cost(cost, budget.limit).mean()),
+            "relative": relative_cost(float(cost.mean()), budget.limit),
             "violation_rate": share_over(cost, budget.limit),
             "critics": critics._asdict(),
         }
@@ -271,7 +273,7 @@ def run_figures(rows: Rows, budgets: Sequence[Budget], evaluations: int = 1) -> 
         critics = calibration(expected[1:], measured[1:]) if len(expected) > 1 else None
         figures |= {
             f"cost{end}": cost,
-            f"relative_cost{end}": float(relative_cost(np.array(cost), budget.limit)),
+            f"relative_cost{end}": relative_cost(cost, budget.limit),
             f"over_budget{end}": float(cost > budget.limit),
             f"episodes_over_budget{end}": last(f"violation_rate{end}"),
             f"training_cost{end}": float(spent[-1]) if len(spent) else float("nan"),
@@ -298,23 +300,17 @@ def summarise_runs(
     `return_if_feasible` adds the mean return of the runs that keep every budget.
     """
     tables = [run_figures(rows, budgets, evaluations) for rows in runs]
-    summary: dict[str, dict[str, Any]] = {}
-    for name in tables[0]:
-        values = np.array([table[name] for table in tables])
-        summary[name] = {
-            "mean": float(values.mean()),
+
+    def over_runs(values: Sample) -> dict[str, Any]:
+        return {
+            "mean": float(values.mean()) if len(values) else float("nan"),
             "mean_interval": bootstrap_interval(values, np.mean, level, resamples, seed),
-            "iqm": iqm(values),
+            "iqm": float(iqm(values)) if len(values) else float("nan"),
             "iqm_interval": bootstrap_interval(values, iqm, level, resamples, seed),
             "runs": len(values),
         }
-    over = [any(v for k, v in t.items() if k.startswith("over_budget")) for t in tables]
-    kept = np.array([t["return"] for t, bad in zip(tables, over, strict=True) if not bad])
-    summary["return_if_feasible"] = {
-        "mean": float(kept.mean()) if len(kept) else float("nan"),
-        "mean_interval": bootstrap_interval(kept, np.mean, level, resamples, seed),
-        "iqm": iqm(kept) if len(kept) else float("nan"),
-        "iqm_interval": bootstrap_interval(kept, iqm, level, resamples, seed),
-        "runs": len(kept),
-    }
+
+    summary = {name: over_runs(np.array([t[name] for t in tables])) for name in tables[0]}
+    feasible = [t for t in tables if not any(v for k, v in t.items() if k.startswith("over_"))]
+    summary["return_if_feasible"] = over_runs(np.array([t["return"] for t in feasible], float))
     return summary
