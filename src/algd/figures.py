@@ -1,4 +1,4 @@
-"""Figures of the experiments: a column for each task, a row for each quantity."""
+"""Figures of the experiments: a column for each task and a row for each quantity, or turned."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -28,7 +28,8 @@ Draw = Callable[[Axes, Groups, Styles], None]
 def plot_grid(
     tasks: Mapping[str, Groups], rows: Sequence[Draw], path: Path, sideways: bool = False
 ) -> None:
-    """Each quantity of each task; `sideways` gives a task a row instead of a column."""
+    """Each quantity of each task; `sideways`, or if it is the only one, a task fills a row."""
+    sideways = sideways or len(tasks) == 1
     styles = styles_of(tasks)
     shape = (len(tasks), len(rows)) if sideways else (len(rows), len(tasks))
     size = (4.7 * shape[1], 2.9 * shape[0] + 0.6)

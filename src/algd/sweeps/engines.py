@@ -179,7 +179,11 @@ def _connected(workers: Workers) -> Any:
     if workers.address is None:
         cores = workers.slots * workers.threads
         ray.init(
-            address="local", num_cpus=cores, include_dashboard=False, logging_level=logging.ERROR
+            address="local",
+            num_cpus=cores,
+            include_dashboard=False,
+            logging_level=logging.ERROR,
+            log_to_driver=False,
         )
         return ray
     _check_reachable(workers.address)

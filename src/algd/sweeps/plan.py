@@ -6,12 +6,13 @@ import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_origin, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 from algd.algorithms import preset
 from algd.runs import Run
 from algd.settings import Settings, check, make_envs, restored
 from algd.types import UserError, nearest
+from algd.validation import option
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,9 +91,9 @@ def job(
                 f"{nearest(name, known)}"
             )
         if name in of_run:
-            run_values[name] = fitted(value, of_run[name])
+            run_values[name] = fitted(name, value, of_run[name])
         else:
-            preset_values[name] = fitted(value, of_preset[name])
+            preset_values[name] = fitted(name, value, of_preset[name])
     settings = dataclasses.replace(settings, **run_values)
     algorithm = dataclasses.replace(algorithm, **preset_values)
     check(settings, algorithm)
@@ -117,16 +118,14 @@ def without_duplicates(found: Sequence[Job]) -> list[Job]:
     return list(by_directory.values())
 
 
-def fitted(value: Any, hint: Any) -> Any:
-    """The value as the field has it: tuples for lists, 1.0 for 1; wrong types are left to fail."""
+def fitted(name: str, value: Any, hint: Any) -> Any:
+    """The value as the field has it: tuples for lists, 1.0 for 1, numbers only for numbers."""
     if get_origin(hint) is tuple:
         items = value if isinstance(value, list | tuple) else (value,)
-        return tuple(
-            float(i) if isinstance(i, int) and float in hint.__args__ else i for i in items
-        )
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    return value
+        return tuple(fitted(name, item, get_args(hint)[0]) for item in items)
+    if hint in (int, float) and (isinstance(value, bool) or not isinstance(value, int | float)):
+        raise UserError(f"{option(name)} must be a number, not {value!r}.")
+    return float(value) if hint is float else value
 
 
 def shown(value: Any) -> str:
