@@ -74,7 +74,9 @@ def test_the_constraint_is_the_worst_margin():
 
 
 def test_the_multiplier_grows_on_infeasible_states_and_shrinks_on_feasible_ones():
-    hj = HJ(actor_hidden=16, critic_hidden=8, safety_ensemble=1, multiplier_rate=1e-2)
+    hj = HJ(
+        actor_hidden=16, critic_hidden=8, safety_ensemble=1, multiplier_rate=1e-2, penalty_start=0
+    )
     state = start(hj)
     batch = in_single(random_batch(BATCH))
     draws = hj.draw(batch.action.shape, jax.random.key(1))
@@ -188,7 +190,7 @@ class Plain:
 
 
 CASES = {
-    "hj": HJ(),
+    "hj": HJ(penalty_start=0),
     "options": HJ(
         sign_only=True,
         margin_scale=20.0,
@@ -239,7 +241,7 @@ def test_whole_updates(name):
 
 
 def test_three_time_scales():
-    hj = HJ(actor_hidden=4, critic_hidden=4, safety_ensemble=1)
+    hj = HJ(actor_hidden=4, critic_hidden=4, safety_ensemble=1, penalty_start=0)
     state = start(hj)
     batch = in_single(random_batch(BATCH))
     update = jax.jit(hj.update, compiler_options=QUICK)

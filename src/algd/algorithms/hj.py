@@ -71,7 +71,9 @@ class Draws(NamedTuple):
 class HJ:
     """Reachability-constrained actor-critic.
 
-    The defaults are the preset `hj`; its schedule is that of the preset `algd`. The budgets play
+    The defaults are the preset `hj`: the schedule of the preset `algd`, with the penalty held back
+    until Q_h has seen where the margin is positive (from the first round on, a Q_h that still holds
+    every state for infeasible drives the multiplier up and the policy to a halt). The budgets play
     no part: the constraint is that the environment's margin is never positive, the largest of
     them if there are several.
     """
@@ -85,9 +87,9 @@ class HJ:
     """Discount of the return."""
     cost_discount: float = 0.99
     """Discount of the costs that are reported; it plays no part in learning."""
-    safety_discount: float = 0.99
+    safety_discount: float = 0.95
     """gamma_h of the self-consistency operator; 1 is the true maximum ahead."""
-    final_safety_discount: float = 0.99
+    final_safety_discount: float = 0.95
     """gamma_h at the end of its annealing."""
     anneal_rounds: int = 0
     """Gradient rounds in which gamma_h goes linearly from the first to the second; 0: it stays."""
@@ -105,7 +107,7 @@ class HJ:
     """If positive, the multiplier is bound / 2 * (1 + tanh), else a softplus without bound."""
     penalty_range: tuple[float, float] = (-10.0, 100.0)
     """Q_h is clipped to this in the multiplier's ascent."""
-    penalty_start: int = 0
+    penalty_start: int = 3_000
     """Gradient rounds before the penalty enters the policy's loss and the multiplier learns."""
     actor_every: int = 4
     """Gradient rounds between two steps of policy, temperature and targets."""
@@ -143,7 +145,7 @@ class HJ:
     """Largest gradient norm of policy and critics."""
     multiplier_grad_clip: float = 3.0
     """Largest gradient norm of the multiplier's network."""
-    polyak: float = 0.02
+    polyak: float = 0.08
     """Rate at which target critics follow, when the policy steps."""
     actor_hidden: int = 128
     """Width of the two hidden layers of policy and multiplier."""
@@ -396,6 +398,9 @@ class HJ:
 
 
 PAPER = HJ(
+    safety_discount=0.99,
+    final_safety_discount=0.99,
+    penalty_start=0,
     initial_alpha=1.0,
     critic_rate=3e-4,
     final_critic_rate=3e-4,
@@ -422,6 +427,7 @@ RCRL = HJ(
     margin_scale=20.0,
     safety_discount=1.0,
     final_safety_discount=1.0,
+    penalty_start=0,
     safety_ensemble=1,
     critic_rate=1e-4,
     final_critic_rate=1e-6,
