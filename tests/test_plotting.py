@@ -1,0 +1,206 @@
+"""Pictures of runs: which runs are drawn together, which numbers, and whether they can be seen."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from algd.cli import main
+from algd.groups import gather, varied
+from algd.plotting import (
+    KINDS,
+    STYLES,
+    curve,
+    final,
+    panels_of,
+    plot_tasks,
+    seeds_text,
+    styles_of,
+    training_costs,
+)
+from algd.runs import Run
+from algd.types import Budget
+from made_up import write_run
+
+# Machado, Oliveira and Fernandes (2009), full severity, on linear RGB.
+SIGHT = {
+    "normal": np.eye(3),
+    "deuteranopia": np.array(
+        [
+            [0.367322, 0.860646, -0.227968],
+            [0.280085, 0.672501, 0.047413],
+            [-0.011820, 0.042940, 0.968881],
+        ]
+    ),
+    "protanopia": np.array(
+        [
+            [0.152286, 1.052583, -0.204868],
+            [0.114503, 0.786281, 0.099216],
+            [-0.003882, -0.048116, 1.051998],
+        ]
+    ),
+}
+TO_XYZ = np.array(
+    [
+        [0.4124564, 0.3575761, 0.1804375],
+        [0.2126729, 0.7151522, 0.0721750],
+        [0.0193339, 0.1191920, 0.9503041],
+    ]
+)
+
+
+def rgb(colour):
+    return np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)])
+
+
+def lab(colour, sight):
+    share = rgb(colour) / 255
+    linear = np.where(share <= 0.04045, share / 12.92, ((share + 0.055) / 1.055) ** 2.4)
+    seen = TO_XYZ @ np.clip(SIGHT[sight] @ linear, 0, 1) / np.array([0.95047, 1.0, 1.08883])
+    x, y, z = np.where(seen > 0.008856, np.cbrt(seen), 7.787 * seen + 16 / 116)
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Two presets on one task, one of them on a second one, and a variant."""
+    folder = tmp_path_factory.mktemp("runs")
+    for seed, (earned, cost) in enumerate([(8.0, 10.0), (10.0, 12.0), (15.0, 17.0)]):
+        write_run(folder / f"a{seed}", "algd", seed, last_return=earned, last_cost=cost)
+        write_run(folder / f"b{seed}", "sac", seed, last_return=2 * earned, last_cost=3 * cost)
+    write_run(folder / "c", "algd", rho=3.0)
+    write_run(folder / "d", "algd", env="PointButton1", budgets=[Budget(10.0)])
+    return folder
+
+
+def test_runs_that_differ_in_their_seeds_only_are_one_group(runs):
+    tasks, complaints = gather([runs])
+    assert complaints == []
+    assert list(tasks) == ["DiffDrive", "PointButton1"]
+    assert {label: len(found) for label, found in tasks["DiffDrive"].items()} == {
+        "algd, rho 1.0": 3,
+        "algd, rho 3.0": 1,
+        "sac": 3,
+    }
+    assert list(tasks["PointButton1"]) == ["algd"]
+
+
+def test_settings_that_differ(runs):
+    first, second = varied([Run(runs / "a0").config(), Run(runs / "c").config()])
+    assert first == {"rho": 1.0}
+    assert second == {"rho": 3.0}
+
+
+def test_what_cannot_be_drawn_is_named_and_left_out(runs, tmp_path):
+    write_run(tmp_path / "unfinished", seed=7, reached=600)
+    write_run(tmp_path / "damaged", seed=8)
+    text = Run(tmp_path / "damaged").metrics_path.read_text()
+    Run(tmp_path / "damaged").metrics_path.write_text(text.replace("10.0", "11.0", 1))
+    write_run(tmp_path / "again", seed=0, last_return=3.0)
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "config.json").write_text('{"model": "resnet"}')
+    (tmp_path / "lost").mkdir()
+    (tmp_path / "lost" / "metrics.jsonl").touch()
+    wanted = [runs / "a0", runs / "a0", tmp_path, tmp_path / "nothing"]
+    tasks, complaints = gather(wanted)
+    assert [run.directory.name for run in tasks["DiffDrive"]["algd"]] == ["a0"]
+    found = "\n".join(complaints)
+    for part in (
+        "again has the settings and the seed",
+        "damaged/metrics.jsonl is damaged",
+        "foreign/config.json is damaged",
+        "lost holds no run",
+        "no directory",
+        "unfinished: its last evaluation is that of step 600 of 800",
+    ):
+        assert part in found
+    assert len(complaints) == 6
+    assert len(gather(wanted, unfinished=True).tasks["DiffDrive"]["algd"]) == 2
+
+
+def test_curves_are_means_with_intervals_over_seeds(runs):
+    found = curve([Run(runs / f"a{seed}") for seed in range(3)], "eval", "return")
+    assert found is not None
+    assert found.steps.tolist() == [0, 200, 400, 600, 800]
+    np.testing.assert_allclose(found.mean, np.arange(5) / 4 * 11.0)
+    low, high = found.interval
+    assert 8.0 <= low[-1] < 11.0 < high[-1] <= 15.0
+    assert low[0] == high[0] == 0.0
+    assert final([Run(runs / "a2")], "cost") == [17.0]
+    assert curve([Run(runs / "a0")], "eval", "nothing") is None
+
+
+def test_boxes_hold_the_training_costs_of_four_equal_intervals(runs):
+    parts = training_costs([Run(runs / "a0"), Run(runs / "a1")], "")
+    assert [sorted(part.tolist()) for part in parts] == [
+        [1.0, 1.0, 2.0, 2.0],
+        [3.0, 3.0, 4.0, 4.0],
+        [5.0, 5.0, 6.0, 6.0],
+        [7.0, 7.0, 8.0, 8.0],
+    ]
+
+
+def test_titles_tell_the_number_of_seeds(runs):
+    groups = gather([runs]).tasks
+    assert seeds_text(groups["DiffDrive"]) == "mean and 95 % interval over 1 to 3 seeds"
+    assert seeds_text(groups["PointButton1"]) == "one seed"
+
+
+@pytest.mark.parametrize("sight", SIGHT)
+def test_colours_are_told_apart(sight):
+    nearest = min(
+        np.linalg.norm(lab(a.colour, sight) - lab(b.colour, sight))
+        for a, b in combinations(STYLES, 2)
+    )
+    assert nearest > 15.0
+
+
+def test_styles_are_told_apart_without_colour():
+    for looks in zip(*STYLES, strict=True):
+        assert len({str(look) for look in looks}) == len(STYLES)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_shows_every_group(kind, runs, tmp_path):
+    tasks = gather([runs]).tasks
+    plot_tasks(tasks, tmp_path / "picture.png", kind)
+    pixels = np.asarray(Image.open(tmp_path / "picture.png").convert("RGB")).astype(int)
+    rows = np.array_split(pixels[80:], 2)
+    styles = styles_of(tasks)
+    for groups, row in zip(tasks.values(), rows, strict=True):
+        for label in groups:
+            if kind == "boxes":
+                break
+            near = np.abs(row - rgb(styles[label].colour)).max(axis=2) < 12
+            assert near.sum() > 20, f"{label} cannot be seen"
+
+
+def test_several_constraints_have_panels_of_their_own(tmp_path):
+    budgets = [Budget(20.0, name="hazards"), Budget(100.0, name="energy")]
+    groups = {"algd": [write_run(tmp_path / "run", budgets=budgets)]}
+    names = [panel.name for panel in panels_of("all", groups)]
+    assert len(names) == 10
+    assert names[1:3] == ["Cost over training, hazards", "Cost over training, energy"]
+    plot_tasks({"DiffDrive": groups}, tmp_path / "picture.png", "all")
+    assert Image.open(tmp_path / "picture.png").width > 2500
+
+
+def test_command_draws_the_rest_and_never_overwrites(runs, tmp_path, capsys):
+    out = tmp_path / "scatter.png"
+    arguments = ["plot", str(runs), str(tmp_path), "--kind", "scatter", "--out", str(out)]
+    main(arguments)
+    assert "left out: " in capsys.readouterr().err
+    before = out.read_bytes()
+    for wrong, message in (
+        (arguments, "exists"),
+        ([*arguments[:-1], str(tmp_path / "a.doc")], "must end in"),
+        ([*arguments[:-1], str(tmp_path / "no" / "a.png")], "no directory"),
+        (["plot", str(tmp_path), "--out", str(tmp_path / "b.png")], "can be drawn"),
+    ):
+        with pytest.raises(SystemExit) as stop:
+            main(wrong)
+        assert stop.value.code == 2
+        assert message in capsys.readouterr().err
+    assert out.read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["scatter.png"]
