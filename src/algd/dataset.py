@@ -1,6 +1,7 @@
 """A run's replay buffer as a Minari dataset, for offline safe reinforcement learning."""
 
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -119,7 +120,9 @@ def write_dataset(run: Run, directory: Path) -> tuple[str, int, int]:
     state = run.newest_checkpoint()[1]
     low, high = state["state.low"], state["state.high"]
     name = f"{''.join(c if c.isalnum() else '-' for c in settings.env)}/{preset}-v0"
-    with _minari_root(directory):
+    with _minari_root(directory), warnings.catch_warnings():
+        # Minari misses an author and an environment to evaluate on: neither is known here.
+        warnings.simplefilter("ignore", UserWarning)
         minari.create_dataset_from_buffers(
             name,
             buffers,
