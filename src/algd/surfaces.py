@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -13,20 +13,6 @@ from matplotlib.ticker import NullFormatter
 from algd.plotting import INK, STYLES, finish
 
 COLOURS = tuple(style.colour for style in STYLES)
-
-
-class ActionSurface(Protocol):
-    """Critics over a grid of two-dimensional actions."""
-
-    @property
-    def side(self) -> np.ndarray:
-        """The grid's coordinates, the same for both actions."""
-        ...
-
-    @property
-    def qc(self) -> np.ndarray:
-        """The expected cost at each pair."""
-        ...
 
 
 def draw_rates(
@@ -155,7 +141,8 @@ def draw_invariance(
 
 
 def draw_landscape(
-    found: ActionSurface,
+    grid: Float[np.ndarray, " cells"],
+    costs: Float[np.ndarray, "cells cells"],
     panels: Mapping[str, Float[np.ndarray, "cells cells"]],
     limit: float,
     draws: Float[np.ndarray, "count 2"],
@@ -163,8 +150,8 @@ def draw_landscape(
 ) -> None:
     """Each energy as a surface and as contours, the safe region outlined, the policy's draws."""
     figure = plt.figure(figsize=(9.6, 3.7 * len(panels)), layout="constrained")
-    within = np.abs(found.side) <= 1.0 + 1e-9
-    side, qc = found.side[within], found.qc[np.ix_(within, within)]
+    within = np.abs(grid) <= 1.0 + 1e-9
+    side, qc = grid[within], costs[np.ix_(within, within)]
     left, right = np.meshgrid(side, side, indexing="ij")
     for row, (title, whole) in enumerate(panels.items()):
         energy = whole[np.ix_(within, within)]

@@ -97,7 +97,7 @@ def reproduce(scale: Scale, out: Path, run: Path | None = None) -> None:
         ),
     }
     draws = drawn_actions(policy, observations[chosen], 200)
-    surfaces.draw_landscape(found[chosen], panels, limit, draws, out / "landscape.png")
+    surfaces.draw_landscape(side, found[chosen].qc, panels, limit, draws, out / "landscape.png")
     surfaces.draw_curvature(summary, out / "landscape_curvature.png")
     print(f"landscape: wrote {out / 'landscape.md'}", flush=True)
 
