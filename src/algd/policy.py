@@ -3,7 +3,7 @@
 import warnings
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args, overload
+from typing import Any, Literal, NamedTuple, cast, get_args, overload
 
 import jax
 import jax.numpy as jnp
@@ -93,7 +93,7 @@ class Policy:
         obs: Any,
         deterministic: bool = True,
         *,
-        mode: Choice | None = None,
+        mode: str | None = None,
         candidates: int = CANDIDATES,
         return_info: bool = False,
     ) -> np.ndarray | tuple[np.ndarray, Forecast]:
@@ -113,7 +113,7 @@ class Policy:
             mode = "deterministic" if deterministic else "sampled"
         if mode not in get_args(Choice):
             raise UserError(f"The mode is one of {', '.join(get_args(Choice))}, not {mode!r}.")
-        actions = self._actions(array, mode, candidates)
+        actions = self._actions(array, cast(Choice, mode), candidates)
         return (actions, self._forecast(array, actions)) if return_info else actions
 
     def _actions(self, array: np.ndarray, mode: Choice, candidates: int) -> np.ndarray:
@@ -129,7 +129,7 @@ class Policy:
         rows, chosen = (jnp.asarray(np.atleast_2d(x)) for x in (array, actions))
         found = assess(self.algorithm, self.state, rows, chosen)
         value, cost, spread = (
-            np.asarray(part).reshape(*array.shape[:-1], *part.shape[1:]) for part in found
+            np.asarray(part).reshape((*array.shape[:-1], *part.shape[1:])) for part in found
         )
         if np.isnan(cost).any() and np.isfinite(array).all():
             raise UserError(
