@@ -103,6 +103,7 @@ def test_a_file_describes_the_same_sweep(tmp_path):
         ("env = [1]", "env must be a task or a list of tasks"),
         ('episodes = "many"', "episodes must be a whole number"),
         ("set = 3", "set must be a table of settings"),
+        ("[set.rho]\nlow = 1", "set must be a table of settings"),
         ("[set]\nrhoo = 1", "Did you mean rho"),
         ('[set]\nrho = "strong"', "--rho must be a number, not 'strong'"),
         ("[set]\nrho = []", "empty"),
@@ -259,6 +260,7 @@ def test_workers_have_their_threads(tmp_path):
         ("--set rho=1 rho=2", "set twice"),
         ("--set rhoo=1", "Did you mean rho"),
         ("--set rho=-1", "--rho must be above 0"),
+        ("--set rho=[]", "--rho must be a number"),
         ("--threads 0", "--threads must be at least 1"),
         ("--address 127.0.0.1:9", "--engine ray"),
         ("--episodes 0", "at least 1"),
@@ -289,7 +291,7 @@ def test_the_estimate_counts_steps_and_evaluations(tmp_path):
     speed = Speed([0.01, 0.03], [2.0])
     # 10,000 steps; evaluations at 0, 2,000, ..., 10,000 of 10 episodes, then 100 more.
     assert speed.seconds(one) == pytest.approx(200 + 2 * (6 + 10))
-    two = dataclasses.replace(one, directory=tmp_path / "DiffDrive-algd-seed1")
+    two = job(tmp_path, "DiffDrive", "algd", 1, {"steps": 10_000}, episodes=100)
     planned = Plan([one, two], [one, two], {label(one): speed})
     assert planned.core_seconds == pytest.approx(2 * speed.seconds(one))
     assert duration(3723) == "1:02 h"

@@ -20,6 +20,8 @@ from algd.types import UserError
 
 # Iterations until every program is compiled.
 WARM_UP = 6
+# What a checkpoint adds to each array, for its name and shape.
+BYTES_PER_ARRAY = 300
 
 
 class Speed(NamedTuple):
@@ -131,7 +133,8 @@ def disk_bytes(job: Job) -> int:
     """What a finished run leaves on the disk: checkpoints and the replay buffer."""
     spec = make_envs(job.settings, 1).spec
     state = jax.eval_shape(lambda: job.algorithm.init(spec, jax.random.key(0)))
-    networks = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+    leaves = jax.tree.leaves(state)
+    networks = sum(leaf.size * leaf.dtype.itemsize + BYTES_PER_ARRAY for leaf in leaves)
     floats = 2 * spec.obs_size + spec.action_size + 1 + 2 * len(spec.budgets)
     kept = kept_transitions(job.settings, job.algorithm) if job.algorithm.data == "replay" else 0
     return KEEP * networks + kept * (4 * floats + 3)

@@ -1,6 +1,7 @@
 """Which runs a sweep is made of: environments x presets x seeds x settings."""
 
 import dataclasses
+import functools
 import itertools
 import json
 import tomllib
@@ -12,7 +13,7 @@ from algd.algorithms import preset
 from algd.runs import Run
 from algd.settings import Settings, check, make_envs, restored
 from algd.types import UserError, nearest
-from algd.validation import option
+from algd.validation import check_fields, option
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,12 +80,23 @@ def job(
     episodes: int = 100,
 ) -> Job:
     """One run with the chosen settings; those in `named` become part of its directory's name."""
+    chosen = chosen or {}
+    settings, algorithm = _configured(preset_name, tuple(chosen.items()))
+    settings = dataclasses.replace(settings, env=env, seed=seed)
+    check_fields(settings)
+    suffix = "".join(f"-{name}={shown(chosen[name])}" for name in named)
+    stem = f"{env.replace('/', '-').replace(':', '-')}-{preset_name}-seed{seed}{suffix}"
+    return Job(out.absolute() / stem, settings, algorithm, preset_name, episodes)
+
+
+@functools.cache
+def _configured(preset_name: str, chosen: tuple[tuple[str, Any], ...]) -> tuple[Settings, Any]:
+    """A run of the preset with these settings, checked; the many seeds of a sweep share it."""
     algorithm: Any = preset(preset_name)
-    settings = Settings(env=env, seed=seed)
     of_run, of_preset = get_type_hints(Settings), get_type_hints(type(algorithm))
     known = (of_run.keys() - {"env", "seed"}) | {f.name for f in dataclasses.fields(algorithm)}
     run_values, preset_values = {}, {}
-    for name, value in (chosen or {}).items():
+    for name, value in chosen:
         if name not in known:
             raise UserError(
                 f"Neither a run nor the preset {preset_name} has a setting {name!r}."
@@ -94,12 +106,10 @@ def job(
             run_values[name] = fitted(name, value, of_run[name])
         else:
             preset_values[name] = fitted(name, value, of_preset[name])
-    settings = dataclasses.replace(settings, **run_values)
+    settings = Settings(**run_values)
     algorithm = dataclasses.replace(algorithm, **preset_values)
     check(settings, algorithm)
-    suffix = "".join(f"-{name}={shown((chosen or {})[name])}" for name in named)
-    stem = f"{env.replace('/', '-').replace(':', '-')}-{preset_name}-seed{seed}{suffix}"
-    return Job(out.absolute() / stem, settings, algorithm, preset_name, episodes)
+    return settings, algorithm
 
 
 def check_environments(found: Sequence[Job]) -> None:
@@ -158,9 +168,11 @@ def _parse_value(text: str) -> Any:
     if ":" in text:
         return tuple(_parse_value(item) for item in text.split(":"))
     try:
-        return json.loads(text)
+        value = json.loads(text)
     except ValueError:
         return text
+    # Neither a list nor a table can be written here; what looks like one is a word.
+    return text if isinstance(value, list | dict) else value
 
 
 KEYS = {
@@ -168,7 +180,7 @@ KEYS = {
     "preset": "a preset or a list of presets",
     "seeds": "a list of whole numbers",
     "episodes": "a whole number",
-    "set": "a table of settings",
+    "set": "a table of settings, each a value or a list of values",
 }
 
 
@@ -214,7 +226,7 @@ def _sweep_from(content: dict[str, Any]) -> Sweep:
             raise _WrongType("episodes", content["episodes"])
         given["episodes"] = content["episodes"]
     table = content.get("set", {})
-    if not isinstance(table, dict):
+    if not isinstance(table, dict) or any(isinstance(value, dict) for value in table.values()):
         raise _WrongType("set", table)
     tuples = _tuple_settings(given.get("preset", Sweep.preset))
     given["settings"] = {name: _values(value, name in tuples) for name, value in table.items()}
