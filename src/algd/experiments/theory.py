@@ -451,7 +451,7 @@ def invariance_checks() -> list[Check]:
         ),
         at_most(
             "Theorem 1 (b), optimal value where the problem is not convex",
-            "min L_A − min L at λ*: the augmented dual closes a gap that the plain one leaves",
+            "min L_A − min L at λ*; they agree only if the minimiser lies at Q_c = h",
             float(abs(wells[1] - wells[0])),
             1e-6,
         ),
