@@ -298,13 +298,13 @@ def _strip(
     floor = min(0.0, values.min(initial=0.0))
     ceiling = max(1.25 * limit, values.max(initial=0.0) * 1.05, floor + 1e-9)
 
-    def at(step: int, value: float) -> tuple[float, float]:
+    def at(step: float | int, value: float) -> tuple[float, float]:
         x = left + (right - left) * step / horizon
         return FINE * x, FINE * (low - (low - high) * (value - floor) / (ceiling - floor))
 
     pen.line([at(0, floor), at(horizon, floor)], fill=FAINT, width=FINE)
     for start in range(0, 60, 2):
-        ends = [at(horizon * k / 60, limit) for k in (start, start + 1)]  # pyright: ignore[reportArgumentType]
+        ends = [at(horizon * k / 60, limit) for k in (start, start + 1)]
         pen.line(ends, fill=INK, width=FINE)
     for step in np.flatnonzero(unsafe) + 1:
         x, y = at(int(step), floor)

@@ -254,7 +254,7 @@ def film_figure(row: Row, label: str, episodes: int) -> str:
     text = html.escape(f"Film of {caption}", quote=True)
     return (
         f'<figure><video controls muted playsinline loop preload="metadata" width="{width}" '
-        f'height="{height}" aria-label="{text}" src="{source}"></video>'
+        f'height="{height}" aria-label="{text}" poster="{still}" src="{source}"></video>'
         f'<img class="still" src="{still}" alt="Last frame. {text}">'
         f"<figcaption>{html.escape(caption)}</figcaption></figure>"
     )
