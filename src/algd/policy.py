@@ -117,8 +117,10 @@ class Policy:
         return (actions, self._forecast(array, actions)) if return_info else actions
 
     def _actions(self, array: np.ndarray, mode: Choice, candidates: int) -> np.ndarray:
-        if array.ndim == 1 and mode != "best" and hasattr(self.algorithm, "portable"):
-            return self.portable.predict(array, mode)
+        if array.ndim == 1 and hasattr(self.algorithm, "portable"):
+            chooses = self.portable.data.critics is not None and candidates >= 1
+            if chooses or mode != "best":
+                return self.portable.predict(array, mode, candidates)
         key = jax.random.fold_in(self._key, self._calls)
         self._calls += 1
         rows = jnp.asarray(np.atleast_2d(array))
