@@ -203,6 +203,8 @@ def draw_curvature(summary: Sequence[Mapping[str, Any]], path: Path) -> None:
         rhos = sorted({row["rho"] for row in summary if row["rho"]})
         axes.set_xticks(rhos, [f"{rho:g}" for rho in rhos])
         axes.xaxis.set_minor_formatter(NullFormatter())
+        # Said outright: where no box has a boundary there is nothing to take limits from.
+        axes.set_xlim(rhos[0] / 1.3, rhos[-1] * 1.3)
         axes.set_xlabel("penalty ρ")
         finish(axes, label)
     for axes in panels[:2]:

@@ -103,7 +103,8 @@ def _chain_ends(
 def two_well_masses(beta: float) -> Float[np.ndarray, " bins"]:
     """What the Boltzmann density puts into each bin."""
     fine = np.linspace(-3.0, 3.0, 60_001)
-    density = np.exp(-np.asarray(two_well(fine)) / beta)  # pyright: ignore[reportArgumentType]
+    with jax.enable_x64(True):
+        density = np.exp(-np.asarray(jax.vmap(two_well)(jnp.asarray(fine))) / beta)
     return np.histogram(fine, EDGES, weights=density)[0] / density.sum()
 
 

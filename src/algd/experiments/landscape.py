@@ -42,15 +42,15 @@ NEAR = 0.05
 STATES: dict[Scale, int] = {"smoke": 4, "cpu": 32, "paper": 200}
 CELLS: dict[Scale, int] = {"smoke": 97, "cpu": 129, "paper": 257}
 SMOKE = {
-    "steps": 400,
+    "steps": 160,
     "budget": 0.1,
-    "prefill": 100,
+    "prefill": 60,
     "critic_hidden": 16,
     "score_hidden": 16,
     "batch_size": 16,
-    "updates_per_step": 0.5,
-    "eval_every": 400,
-    "eval_episodes": 2,
+    "updates_per_step": 0.1,
+    "eval_every": 160,
+    "eval_episodes": 1,
 }
 
 
