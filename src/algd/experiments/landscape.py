@@ -39,6 +39,9 @@ REACH = (TRUNCATE + 1.0) * SMOOTHING
 RHOS = (0.1, 0.3, 1.0, 3.0, 10.0)
 # Near the boundary: the cost within this share of the limit.
 NEAR = 0.05
+# Less curvature than this changes the energy over the whole box by less than a fifth of the default
+# temperature; the flat pieces of a piecewise linear critic count as convex.
+FLAT = -0.01
 STATES: dict[Scale, int] = {"smoke": 4, "cpu": 32, "paper": 200}
 CELLS: dict[Scale, int] = {"smoke": 97, "cpu": 129, "paper": 257}
 SMOKE = {
@@ -243,7 +246,7 @@ def curvature_rows(
             for rho, energy in energies.items():
                 smallest = smallest_curvature(energy, spacing)
                 at_boundary = smallest[near] if near.any() else np.array([np.nan])
-                convex = at_boundary >= 0.0 if near.any() else np.array([np.nan])
+                convex = at_boundary >= FLAT if near.any() else np.array([np.nan])
                 rows.append(
                     {
                         "state": number,
@@ -251,7 +254,7 @@ def curvature_rows(
                         "energy": "augmented" if rho else "plain",
                         "rho": rho,
                         "safe_share": one.safe_share(limit),
-                        "convex_share": float((smallest[one.inside] >= 0.0).mean()),
+                        "convex_share": float((smallest[one.inside] >= FLAT).mean()),
                         "smallest": float(smallest[one.inside].min()),
                         "boundary_convex_share": float(convex.mean()),
                         "boundary_smallest": float(at_boundary.min()),
