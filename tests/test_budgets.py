@@ -89,8 +89,7 @@ def test_the_table_and_the_picture_have_both(run, capsys):
     assert (run.directory / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("name", ["ppo-lag", "hj"])
-def test_three_parts_are_collected_logged_and_evaluated(name, tmp_path):
+def test_three_parts_are_collected_logged_and_evaluated(tmp_path):
     settings = Settings(
         env="PointButton1",
         steps=8,
@@ -100,8 +99,9 @@ def test_three_parts_are_collected_logged_and_evaluated(name, tmp_path):
         eval_every=100,
         eval_episodes=1,
     )
-    changes = {"rollout_steps": 1_000} if name == "ppo-lag" else {"prefill": 1_000}
-    run = training.train(settings, small(name, **changes), name, tmp_path / "run")
+    # Every preset's update has several constraints in its battery; here nothing is learnt.
+    algorithm = small("ppo-lag", rollout_steps=1_000)
+    run = training.train(settings, algorithm, "ppo-lag", tmp_path / "run")
     parts = {"hazards", "buttons", "gremlins"}
     assert {b["name"] for b in run.config()["budgets"]} == parts
     assert {f"cost/{part}" for part in parts} <= set(run.rows("eval")[-1])
