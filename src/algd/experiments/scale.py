@@ -3,4 +3,4 @@
 from typing import Literal
 
 Scale = Literal["smoke", "cpu", "paper"]
-"""smoke: tiny, shows that everything works; cpu: hours on a few cores; paper: what the paper did."""
+"""smoke: tiny, shows that it works; cpu: hours on a few cores; paper: what the paper did."""
