@@ -85,7 +85,7 @@ def test_every_picture_is_drawn(name, reproduced):
     picture = imread(io.BytesIO((reproduced / f"{name}.png").read_bytes()))
     assert min(picture.shape[:2]) > 300
     # Not blank: lines of more than one colour.
-    assert len(np.unique(picture[..., :3].reshape(-1, 3).round(1), axis=0)) > 10
+    assert len(np.unique(picture[::5, ::5, :3].reshape(-1, 3).round(1), axis=0)) > 10
 
 
 def test_stability_counts_the_swings_of_the_multiplier(reproduced):
