@@ -294,8 +294,8 @@ def test_the_estimate_counts_steps_and_evaluations(tmp_path):
     two = job(tmp_path, "DiffDrive", "algd", 1, {"steps": 10_000}, episodes=100)
     planned = Plan([one, two], [one, two], {label(one): speed})
     assert planned.core_seconds == pytest.approx(2 * speed.seconds(one))
-    assert duration(3723) == "1:02 h"
-    assert duration(62) == "1:02 min"
+    assert duration(3723.0) == "1:02 h"
+    assert duration(62.0) == "1:02 min"
 
 
 def test_the_disk_estimate_is_about_what_a_run_leaves(complete):
