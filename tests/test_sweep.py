@@ -39,7 +39,13 @@ QUIET = Console(quiet=True)
 
 def tiny_job(directory, seed=0, **changes):
     settings = dataclasses.replace(SHORT, seed=seed, **changes)
-    return Job(directory / f"DiffDrive-algd-seed{seed}", settings, small("algd"), "algd", 4)
+    return Job(
+        directory / f"DiffDrive-algd-seed{seed}",
+        settings,
+        small("algd", denoise_steps=2),
+        "algd",
+        4,
+    )
 
 
 @pytest.fixture(scope="module")

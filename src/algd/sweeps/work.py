@@ -37,13 +37,14 @@ class Outcome(NamedTuple):
 
 
 class Beat(NamedTuple):
-    """What progress.json says of a run: where it is, and what it has cost so far."""
+    """What progress.json says of a run: where it is, what it has cost so far, and whose it is."""
 
     step: int
     steps: int
     started_at: int
     seconds: float
     processor_seconds: float
+    pid: int
 
 
 def train_or_continue(job: Job, wanted: Callable[[], bool] = lambda: True) -> None:
@@ -97,7 +98,8 @@ class Heartbeat:
             return
         self.last = now
         spent = self.spent + time.process_time() - self.clock
-        beat = Beat(progress.step, progress.steps, progress.started_at, progress.seconds, spent)
+        at, clock = (progress.step, progress.steps, progress.started_at), progress.seconds
+        beat = Beat(*at, clock, spent, os.getpid())
         with self.run.writing():
             write_atomically(beat_path(self.run.directory), json.dumps(beat._asdict()).encode())
         if not self.wanted():
