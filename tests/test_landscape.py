@@ -54,7 +54,9 @@ def test_the_robots_face_the_hazard():
     np.testing.assert_allclose(obs[:, 2], 1.0, atol=1e-5)
 
 
-def test_a_tiny_run_is_trained_once_and_drawn(tmp_path):
+def test_a_tiny_run_is_made_once_and_drawn(tmp_path, monkeypatch):
+    """Without gradient rounds: compiling them would take longer than all the rest."""
+    monkeypatch.setattr(landscape, "SMOKE", {**landscape.SMOKE, "steps": 40, "prefill": 40})
     landscape.reproduce("smoke", tmp_path)
     names = {"landscape.csv", "landscape.md", "landscape.png", "landscape_curvature.png"}
     assert names <= {path.name for path in tmp_path.iterdir()}

@@ -29,8 +29,8 @@ from algd.diffusion import (
 Energy = Callable[[Float[Array, ""]], Float[Array, ""]]
 
 HEIGHT, HALF_DISTANCE, TILT = 1.0, 0.5, 0.2
-# In units of sigma; beyond, the Gaussian kernel is below the rounding of a sum in float64.
-NODES = np.linspace(-8.0, 8.0, 401)
+# In units of sigma; a steep energy moves the weight far from the kernel's own centre.
+NODES = np.linspace(-16.0, 16.0, 801)
 POINTS = np.linspace(-6.0, 6.0, 1201)
 EDGES = np.concatenate([[-np.inf], np.linspace(-1.5, 1.5, 61), [np.inf]])
 PRESETS = ("algd-paper", "algd-code", "algd")
