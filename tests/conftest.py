@@ -1,8 +1,17 @@
-"""Every test runs with checked shapes and without silent promotion of types."""
+"""Every test runs with checked shapes and without silent promotion of types.
+
+Programs that tests and the processes they start compile are kept in one place: the same tiny networks
+are trained many times.
+"""
 
 import os
+import tempfile
 
 os.environ.setdefault("JAX_NUMPY_DTYPE_PROMOTION", "strict")
+os.environ.setdefault(
+    "JAX_COMPILATION_CACHE_DIR", os.path.join(tempfile.gettempdir(), "algd-test-programs")
+)
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
 
 from jaxtyping import install_import_hook
 
