@@ -1,7 +1,7 @@
 """Every test runs with checked shapes and without silent promotion of types.
 
-Programs that tests and the processes they start compile are kept in one place: the same tiny networks
-are trained many times.
+Programs that tests and the processes they start compile are kept in one place: the same tiny
+networks are trained many times.
 """
 
 import os
