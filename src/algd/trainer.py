@@ -16,7 +16,13 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from algd.evaluation import NonFiniteAction, act, evaluate, finite
 from algd.replay import Replay, capacity, init_replay
-from algd.rounds import learn_from_rollout, on_every_device, rounds_due, store_and_learn
+from algd.rounds import (
+    fresh_state,
+    learn_from_rollout,
+    on_every_device,
+    rounds_due,
+    store_and_learn,
+)
 from algd.runs import (
     DamagedFile,
     Mark,
@@ -73,7 +79,7 @@ class Trainer:
         self.eval_envs: CostVectorEnv | None = None
         self.spec = environments.spec
         init_key, self.loop_key = jax.random.split(jax.random.key(settings.seed))
-        self.state = algorithm.init(self.spec, init_key)
+        self.state = fresh_state(algorithm, self.spec, init_key)
         self.tally = Tally(self.spec, settings.envs, algorithm.cost_discount)
         self.step, self.iteration, self.epoch_rounds, self.epoch = 0, 0, 0, 0
         self.obs = np.zeros((settings.envs, self.spec.obs_size), np.float32)
