@@ -1,7 +1,7 @@
 """Every test runs with checked shapes and without silent promotion of types.
 
-Tiny networks take longer to compile than to train: nothing is spent on optimising them, and programs
-that tests and the processes they start compile are kept in one place.
+Tiny networks take longer to compile than to train: nothing is spent on optimising them, and
+programs that tests and the processes they start compile are kept in one place.
 """
 
 import os
