@@ -27,31 +27,24 @@ def act_each(
     return jax.vmap(lambda s, o, k: act(algorithm, s, o, k, "sampled"))(states, obs, keys)
 
 
+@partial(jax.jit, donate_argnames=("replays",))
+def store_each(replays: Replay, fresh: Transition, keep: Bool[Array, "seeds envs"]) -> Replay:
+    """Every seed's transitions stored."""
+    return jax.vmap(add)(replays, fresh, keep)
+
+
 @partial(
     jax.jit,
     static_argnames=("algorithm", "rounds"),
-    donate_argnames=("states", "replays"),
+    donate_argnames=("states",),
     compiler_options=CPU_OPTIONS,
 )
 def learn_each(
-    algorithm: Any,
-    states: Any,
-    replays: Replay,
-    fresh: Transition,
-    keep: Bool[Array, "seeds envs"],
-    keys: Key[Array, " seeds"],
-    rounds: int,
-) -> tuple[Any, Replay, Metrics]:
-    """Every seed's transitions stored and its gradient rounds done."""
-
-    def one(
-        state: Any, replay: Replay, fresh: Transition, keep: Array, key: Array
-    ) -> tuple[Any, Replay, Metrics]:
-        replay = add(replay, fresh, keep)
-        state, metrics = gradient_rounds(algorithm, state, replay, key, rounds)
-        return state, replay, metrics
-
-    return jax.vmap(one)(states, replays, fresh, keep, keys)
+    algorithm: Any, states: Any, replays: Replay, keys: Key[Array, " seeds"], rounds: int
+) -> tuple[Any, Metrics]:
+    """Every seed's gradient rounds."""
+    one = lambda *mine: gradient_rounds(algorithm, *mine, rounds)  # noqa: E731
+    return jax.vmap(one)(states, replays, keys)
 
 
 @partial(jax.jit, static_argnames=("algorithm",), donate_argnames=("states",))
@@ -98,14 +91,11 @@ class Lockstep:
         learn_keys = jnp.stack([lesson.key for lesson in lessons])
         metrics: Metrics = {}
         if self.algorithm.data == "replay":
-            self.states, self.replays, metrics = learn_each(
-                self.algorithm,
-                self.states,
-                self.replays,
-                stacked([lesson.fresh for lesson in lessons]),
-                jnp.stack([jnp.asarray(lesson.keep) for lesson in lessons]),
-                learn_keys,
-                lessons[0].rounds,
+            fresh = stacked([lesson.fresh for lesson in lessons])
+            keep = jnp.stack([jnp.asarray(lesson.keep) for lesson in lessons])
+            self.replays = store_each(self.replays, fresh, keep)
+            self.states, metrics = learn_each(
+                self.algorithm, self.states, self.replays, learn_keys, lessons[0].rounds
             )
         else:
             batches = [t.full_rollout(lesson) for t, lesson in zip(trainers, lessons, strict=True)]

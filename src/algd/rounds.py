@@ -22,12 +22,6 @@ CPU_OPTIONS = {
 }
 
 
-@partial(
-    jax.jit,
-    static_argnames=("algorithm", "rounds", "devices"),
-    donate_argnames=("state", "replay"),
-    compiler_options=CPU_OPTIONS,
-)
 def store_and_learn(
     algorithm: Any,
     state: Any,
@@ -38,10 +32,30 @@ def store_and_learn(
     rounds: int,
     devices: int = 1,
 ) -> tuple[Any, Replay, Metrics]:
-    """Store fresh transitions, then `rounds` gradient rounds on minibatches drawn here."""
-    replay = add(replay, fresh, keep)
-    state, metrics = gradient_rounds(algorithm, state, replay, key, rounds, devices)
+    """Store fresh transitions, then `rounds` gradient rounds on minibatches drawn here.
+
+    Two programs: in one, XLA copies the whole buffer in every call, because the minibatches are
+    read from it while it is overwritten.
+    """
+    replay = store(replay, fresh, keep)
+    state, metrics = learn(algorithm, state, replay, key, rounds, devices)
     return state, replay, metrics
+
+
+store = partial(jax.jit, donate_argnames=("replay",))(add)
+
+
+@partial(
+    jax.jit,
+    static_argnames=("algorithm", "rounds", "devices"),
+    donate_argnames=("state",),
+    compiler_options=CPU_OPTIONS,
+)
+def learn(
+    algorithm: Any, state: Any, replay: Replay, key: PRNGKeyArray, rounds: int, devices: int = 1
+) -> tuple[Any, Metrics]:
+    """`rounds` gradient rounds on what is stored."""
+    return gradient_rounds(algorithm, state, replay, key, rounds, devices)
 
 
 def _mesh(devices: int) -> Mesh:
@@ -72,12 +86,14 @@ def gradient_rounds(
     if rounds == 0:
         return state, {}
 
-    def one(state: Any, key: PRNGKeyArray) -> tuple[Any, Metrics]:
-        batch_key, update_key = jax.random.split(key)
-        batch = shared_out(sample(replay, algorithm.batch_size, batch_key), devices)
-        return algorithm.update(state, batch, update_key)
+    keys = jax.vmap(jax.random.split)(jax.random.split(key, rounds))
+    batches = jax.vmap(lambda k: sample(replay, algorithm.batch_size, k))(keys[:, 0])
 
-    state, metrics = jax.lax.scan(one, state, jax.random.split(key, rounds))
+    def one(state: Any, drawn: tuple[Transition, PRNGKeyArray]) -> tuple[Any, Metrics]:
+        batch, key = drawn
+        return algorithm.update(state, shared_out(batch, devices), key)
+
+    state, metrics = jax.lax.scan(one, state, (batches, keys[:, 1]))
     return state, jax.tree.map(lambda x: jnp.mean(x, axis=0), metrics)
 
 
