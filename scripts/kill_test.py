@@ -92,8 +92,11 @@ def newest_step(run: Run) -> int:
     return found[-1][0] if found else -1
 
 
-def run_and_kill(arguments: list[str], run: Run, wait: float, target: int, folder: Path) -> str:
-    """Start a process, kill it `wait` seconds after it has reached the step `target`.
+def run_and_kill(
+    arguments: list[str], run: Run, wait: float, target: int, writing: bool, folder: Path
+) -> str:
+    """Start a process, kill it `wait` seconds after it has reached the step `target`, or, if
+    `writing`, as soon as it has begun to write a file behind it.
 
     Returns what it was doing.
     """
@@ -102,7 +105,11 @@ def run_and_kill(arguments: list[str], run: Run, wait: float, target: int, folde
     )
     while newest_step(run) < target and process.poll() is None:
         time.sleep(0.002)
-    time.sleep(wait)
+    if writing:
+        while not list(run.directory.rglob("*.part")) and process.poll() is None:
+            pass
+    else:
+        time.sleep(wait)
     process.send_signal(signal.SIGKILL)
     _, complaint = process.communicate()
     if process.returncode == 0:
@@ -131,7 +138,10 @@ def main(test: KillTest) -> dict[str, Any]:
         target = test.steps * (len(killed_in) + moments.random()) / (test.kills + 1)
         at_start = moments.random() < 0.125
         wait = moments.uniform(0.0, 3.0 if at_start else 0.1)
-        doing = run_and_kill(arguments, cut, wait, -1 if at_start else int(target), folder)
+        # Writing takes so little of the time that chance would rarely meet it.
+        writing = not at_start and moments.random() < 0.5
+        aim = -1 if at_start else int(target)
+        doing = run_and_kill(arguments, cut, wait, aim, writing, folder)
         if doing == "finished":
             break
         killed_in.append(doing)

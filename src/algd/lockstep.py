@@ -43,8 +43,9 @@ def learn_each(
     algorithm: Any, states: Any, replays: Replay, keys: Key[Array, " seeds"], rounds: int
 ) -> tuple[Any, Metrics]:
     """Every seed's gradient rounds."""
-    one = lambda *mine: gradient_rounds(algorithm, *mine, rounds)  # noqa: E731
-    return jax.vmap(one)(states, replays, keys)
+    return jax.vmap(lambda s, r, k: gradient_rounds(algorithm, s, r, k, rounds))(
+        states, replays, keys
+    )
 
 
 @partial(jax.jit, static_argnames=("algorithm",), donate_argnames=("states",))

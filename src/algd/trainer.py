@@ -199,7 +199,7 @@ class Trainer:
     def learn(self, lesson: Lesson) -> None:
         """Store the lesson and start its gradient rounds; nothing waits for them here."""
         with self.clock("update"):
-            if self.algorithm.data == "replay":
+            if self.replay is not None:
                 self.state, self.replay, self.pending = store_and_learn(
                     self.algorithm,
                     self.state,
