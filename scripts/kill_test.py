@@ -6,7 +6,6 @@ run that was never disturbed.
 Prints one JSON object; the exit code is 1 if anything differs.
 """
 
-import dataclasses
 import json
 import os
 import random
@@ -23,12 +22,12 @@ from typing import Any
 import tyro
 
 from algd.algorithms import preset
+from algd.experiments.trials import tiny
 from algd.runs import Run
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 from same import differences
-from small import SIZES
 
 PROGRAM = Path(sys.executable).with_name("algd")
 
@@ -55,10 +54,9 @@ class KillTest:
 
 def train_command(test: KillTest, out: Path) -> list[str]:
     """`algd train` with tiny networks and frequent checkpoints."""
-    algorithm: Any = preset(test.preset)
-    known = {field.name for field in dataclasses.fields(algorithm)}
-    sizes = {**SIZES, "denoise_steps": 2, "replay_size": test.steps // 4}
-    hyperparameters = _options({k: v for k, v in sizes.items() if k in known})
+    sizes = tiny(test.preset)
+    if preset(test.preset).data == "replay":
+        sizes["replay_size"] = test.steps // 4
     settings = {
         "env": test.env,
         "steps": test.steps,
@@ -69,7 +67,7 @@ def train_command(test: KillTest, out: Path) -> list[str]:
         "checkpoint_every": test.checkpoint_every,
         "out": out,
     }
-    return ["train", "--quiet", *_options(settings), test.preset, *hyperparameters]
+    return ["train", "--quiet", *_options(settings), test.preset, *_options(sizes)]
 
 
 def _options(values: dict[str, Any]) -> list[str]:
@@ -79,10 +77,10 @@ def _options(values: dict[str, Any]) -> list[str]:
 def environment(folder: Path) -> dict[str, str]:
     """Compiled programs are shared by all processes, which would else do little but compile."""
     return {
-        **os.environ,
         "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "XLA_FLAGS": "--xla_backend_optimization_level=0",
+        **os.environ,
     }
 
 

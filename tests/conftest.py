@@ -12,8 +12,17 @@ os.environ.setdefault(
     "JAX_COMPILATION_CACHE_DIR", os.path.join(tempfile.gettempdir(), "algd-test-programs")
 )
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+os.environ.setdefault(
+    "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+)
 
 from jaxtyping import install_import_hook
 
 install_import_hook("algd", "beartype.beartype").__enter__()
+
+# Few but long: begun first, so that no worker is left alone with them at the end.
+LONG_FILES = ("test_ray", "test_quality", "test_reliability", "test_parallel", "test_training")
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: item.path.stem not in LONG_FILES)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -110,12 +111,12 @@ print(json.dumps({"worst": worst, "rounds": int(found[4]["state.rounds"])}))
 
 def test_four_devices_share_out_the_minibatch(tmp_path):
     """The same run on 1 and on 4 simulated devices, up to the order of sums."""
-    environment = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "PATH": "/usr/bin"}
+    four = os.environ["XLA_FLAGS"] + " --xla_force_host_platform_device_count=4"
     done = subprocess.run(
         [sys.executable, "-c", SHARDED, str(tmp_path), str(Path(__file__).parent)],
         capture_output=True,
         text=True,
-        env=environment,
+        env={**os.environ, "XLA_FLAGS": four},
     )
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])

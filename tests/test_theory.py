@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from algd.experiments import theory
+from algd.experiments.theory import invariance, line, rates
 
 
 @pytest.fixture(scope="module")
@@ -72,31 +73,31 @@ def test_rates_are_near_those_of_the_paper(written):
 
 @pytest.mark.usefixtures("_double")
 def test_the_optimal_multiplier_meets_the_limit_on_average():
-    lam = theory.optimal_multiplier(theory.BETA)
-    density = theory.boltzmann(theory.plain(lam), theory.BETA)
-    costs = theory.on_line(theory.cost)
+    lam = line.optimal_multiplier(line.BETA)
+    density = line.boltzmann(line.plain(lam), line.BETA)
+    costs = line.on_line(line.cost)
     assert lam > 0
-    assert np.trapezoid(density * costs, theory.LINE) == pytest.approx(theory.LIMIT, abs=1e-9)
+    assert np.trapezoid(density * costs, line.LINE) == pytest.approx(line.LIMIT, abs=1e-9)
 
 
 @pytest.mark.usefixtures("_double")
 def test_hinge_by_hand():
     """At a = 0: Q = -1, Q_c = 1, so L_A = 1 + ((0.5 + 2 · 0.2)² - 0.25) / 4."""
     here = jnp.zeros(())
-    assert float(theory.augmented(0.5, rho=2.0)(here)) == pytest.approx(1 + (0.81 - 0.25) / 4)
-    assert float(theory.plain(0.5)(here)) == pytest.approx(1 + 0.5 * 0.2)
+    assert float(line.augmented(0.5, rho=2.0)(here)) == pytest.approx(1 + (0.81 - 0.25) / 4)
+    assert float(line.plain(0.5)(here)) == pytest.approx(1 + 0.5 * 0.2)
 
 
 def test_total_variation_of_two_gaussians():
-    one, other = (np.sqrt(c / 2 / np.pi) * np.exp(-c * theory.LINE**2 / 2) for c in (20.0, 30.0))
-    assert theory.tv(one, other) == pytest.approx(theory._variance_ratio_tv(20.0, 30.0), abs=1e-6)
+    one, other = (np.sqrt(c / 2 / np.pi) * np.exp(-c * line.LINE**2 / 2) for c in (20.0, 30.0))
+    assert line.tv(one, other) == pytest.approx(invariance._variance_ratio_tv(20.0, 30.0), abs=1e-6)
     # KL of N(0, 1/20) from N(0, 1/30).
     exact = 0.5 * (30 / 20 - 1 - np.log(30 / 20))
-    assert theory.kl(one, other) == pytest.approx(exact, abs=1e-9)
+    assert line.kl(one, other) == pytest.approx(exact, abs=1e-9)
 
 
 def test_slope_of_a_power_law():
     counts = (4, 8, 16, 32)
     values = 3.0 * np.array(counts) ** -0.7 * np.array([[0.9], [1.0], [1.2]])
-    slope, interval = theory.slope_interval(counts, values)
+    slope, interval = rates.slope_interval(counts, values)
     assert (slope, *interval) == pytest.approx((-0.7, -0.7, -0.7))

@@ -10,7 +10,6 @@ from algd import training
 from algd.algorithms import preset
 from algd.groups import gather
 from algd.learnt import Learnt, learnt
-from algd.plotting import plot_tasks
 from algd.runs import Run
 from algd.settings import Settings
 from algd.training import Report
@@ -121,6 +120,9 @@ def draw(run: Run) -> None:
     """Leave `curves.png` in the run directory, if there is anything to draw."""
     if not (run.metrics_path.exists() and run.metrics_path.stat().st_size):
         return
+    # Matplotlib takes half a second to load, which a start should not wait for.
+    from algd.plotting import plot_tasks
+
     try:
         tasks, complaints = gather([run.directory], unfinished=True)
         if complaints:

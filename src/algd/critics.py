@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from algd.networks import Activation, CriticEnsemble
-from algd.types import Transition
+from algd.networks import Activation, CriticEnsemble, silu
+from algd.types import Assessment, Transition
 
 
 def bootstrap_mask(
@@ -111,6 +111,19 @@ def pessimistic_cost(qcs: Float[Array, "members *batch"], spread: float) -> Floa
     positive = variance > 0.0
     std = jnp.where(positive, jnp.sqrt(jnp.where(positive, variance, 1.0)), 0.0)
     return mean + spread * std
+
+
+def assessment(
+    q: CriticEnsemble,
+    qc: CriticEnsemble,
+    obs: Float[Array, " obs"],
+    action: Float[Array, " action"],
+) -> Assessment:
+    """The double critic's value of one action; mean and spread of the cost ensemble."""
+    values = q(obs[None], action[None], jax.nn.relu)[:, 0, 0]
+    costs = qc(obs[None], action[None], silu)[:, 0]
+    mean = pessimistic_cost(costs, 0.0)
+    return Assessment(clipped_value(values), mean, pessimistic_cost(costs, 1.0) - mean)
 
 
 def squared_error(

@@ -63,7 +63,9 @@ class NonFiniteAction(UserError):
     """The policy's networks have broken down."""
 
 
-def finite(actions: Float[Array, "*envs action"]) -> Float[np.ndarray, "*envs action"]:
+def finite(
+    actions: Float[Array | np.ndarray, "*envs action"],
+) -> Float[np.ndarray, "*envs action"]:
     """The actions on the host, where an environment may see them."""
     on_host = np.asarray(actions)
     if not np.isfinite(on_host).all():

@@ -10,12 +10,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Key
 
 from algd.evaluation import act, finite
 from algd.replay import Replay, add
 from algd.rounds import CPU_OPTIONS, gradient_rounds, learn_from_rollout
-from algd.trainer import Trainer
+from algd.trainer import Lesson, Trainer
 from algd.types import Metrics, Transition
 
 
@@ -78,26 +79,41 @@ class Lockstep:
     def iterate(self) -> None:
         """One step of every copy of every seed and the gradient rounds it is worth."""
         trainers = self.trainers
-        keys = [trainer.keys() for trainer in trainers]
-        for trainer in trainers:
-            trainer.fold_pending()
-        inputs = [trainer.policy_input() for trainer in trainers]
-        act_keys = jnp.stack([act_key for act_key, _ in keys])
-        actions, extras = act_each(self.algorithm, self.states, jnp.stack(inputs), act_keys)
-        host_actions = trainers[0].or_stop(lambda: finite(actions))
+        clock = trainers[0].clock
+        with clock("waiting"):
+            for trainer in trainers:
+                trainer.fold_pending()
+        with clock("transfer"):
+            inputs = [trainer.policy_input() for trainer in trainers]
+            keys = [trainer.keys() for trainer in trainers]
+        with clock("acting"):
+            act_keys = jnp.stack([act_key for act_key, _ in keys])
+            actions, extras = act_each(self.algorithm, self.states, jnp.stack(inputs), act_keys)
+            on_host = np.asarray(actions)
+            host_actions = [
+                trainer.or_stop(partial(finite, mine))
+                for trainer, mine in zip(trainers, on_host, strict=True)
+            ]
         lessons = [
             trainer.take(obs, actions[i], host_actions[i], part(extras, i), key)
             for i, (trainer, obs, (_, key)) in enumerate(zip(trainers, inputs, keys, strict=True))
         ]
+        with clock("update"):
+            self.learn(lessons)
+
+    def learn(self, lessons: Sequence[Lesson]) -> None:
+        """Start every seed's gradient rounds."""
+        trainers = self.trainers
         learn_keys = jnp.stack([lesson.key for lesson in lessons])
         metrics: Metrics = {}
         if self.algorithm.data == "replay":
             fresh = stacked([lesson.fresh for lesson in lessons])
             keep = jnp.stack([jnp.asarray(lesson.keep) for lesson in lessons])
             self.replays = store_each(self.replays, fresh, keep)
-            self.states, metrics = learn_each(
-                self.algorithm, self.states, self.replays, learn_keys, lessons[0].rounds
-            )
+            if lessons[0].rounds:
+                self.states, metrics = learn_each(
+                    self.algorithm, self.states, self.replays, learn_keys, lessons[0].rounds
+                )
         else:
             batches = [t.full_rollout(lesson) for t, lesson in zip(trainers, lessons, strict=True)]
             if batches[0] is not None:

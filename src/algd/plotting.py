@@ -34,6 +34,7 @@ Kind = Literal["curves", "scatter", "boxes", "lambda", "all"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 INTERVALS = 4
 INK = "#2b2b33"
+INCHES_PER_LABEL = 2.3
 
 
 class Style(NamedTuple):
@@ -422,15 +423,19 @@ def panel_svg(panel: Panel, groups: Groups, styles: Styles) -> bytes:
         figure, axes = plt.subplots(figsize=(4.9, 3.5), layout="constrained")
         panel.draw(axes, groups, styles)
         if len(groups) > 1:
-            add_legend(figure, {label: styles[label] for label in groups}, columns=2)
+            add_legend(figure, {label: styles[label] for label in groups})
         content = io.BytesIO()
         figure.savefig(content, format="svg", metadata={"Date": None})
         plt.close(figure)
     return content.getvalue()
 
 
-def add_legend(figure: Figure, styles: Styles, columns: int = 4) -> None:
-    """What every group looks like, above all panels."""
+def add_legend(figure: Figure, styles: Styles) -> None:
+    """What every group looks like, above all panels; the figure grows by its lines."""
+    width, height = figure.get_size_inches()
+    columns = max(int(width / INCHES_PER_LABEL), 1)
+    lines = -(-len(styles) // columns)
+    figure.set_size_inches(width, height + 0.2 * (lines - 1))
     handles = [
         Line2D([], [], color=s.colour, ls=s.dash, marker=s.marker, ms=5, lw=1.8, label=label)
         for label, s in styles.items()
@@ -438,7 +443,7 @@ def add_legend(figure: Figure, styles: Styles, columns: int = 4) -> None:
     figure.legend(
         handles=handles,
         loc="outside upper center",
-        ncols=min(columns, len(handles)),
+        ncols=columns,
         frameon=False,
         fontsize=9,
         handlelength=3.5,

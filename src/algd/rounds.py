@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array, Bool, PRNGKeyArray
+from jaxtyping import PRNGKeyArray
 
 from algd.replay import Replay, add, sample
 from algd.types import EnvSpec, Metrics, Transition
@@ -22,26 +22,8 @@ CPU_OPTIONS = {
 }
 
 
-def store_and_learn(
-    algorithm: Any,
-    state: Any,
-    replay: Replay,
-    fresh: Transition,
-    keep: Bool[Array, " envs"],
-    key: PRNGKeyArray,
-    rounds: int,
-    devices: int = 1,
-) -> tuple[Any, Replay, Metrics]:
-    """Store fresh transitions, then `rounds` gradient rounds on minibatches drawn here.
-
-    Two programs: in one, XLA copies the whole buffer in every call, because the minibatches are
-    read from it while it is overwritten.
-    """
-    replay = store(replay, fresh, keep)
-    state, metrics = learn(algorithm, state, replay, key, rounds, devices)
-    return state, replay, metrics
-
-
+# Storing and learning are two programs: in one, XLA copies the whole buffer in every call, because
+# minibatches are read from it while it is overwritten.
 store = partial(jax.jit, donate_argnames=("replay",))(add)
 
 
@@ -83,9 +65,6 @@ def gradient_rounds(
 ) -> tuple[Any, Metrics]:
     """A scan of gradient rounds, each minibatch shared out among the devices; the metrics are
     their means."""
-    if rounds == 0:
-        return state, {}
-
     keys = jax.vmap(jax.random.split)(jax.random.split(key, rounds))
     batches = jax.vmap(lambda k: sample(replay, algorithm.batch_size, k))(keys[:, 0])
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy
 from jaxtyping import Float, Real
-from scipy import stats
 
 from algd.evaluation import Episodes
 from algd.types import Budget, EnvSpec
@@ -48,12 +48,12 @@ class Calibration(NamedTuple):
 def iqm(values: Float[np.ndarray, "..."], axis: int | None = None) -> Any:
     """Interquartile mean: the mean of the middle half, of all values or along an axis."""
     flat = np.ravel(values) if axis is None else values
-    return stats.trim_mean(flat, 0.25, axis=axis or 0)
+    return scipy.stats.trim_mean(flat, 0.25, axis=axis or 0)
 
 
 def standard_error(values: Sample) -> float:
     """Of the mean; NaN for a single value."""
-    return float(stats.sem(values)) if len(values) > 1 else float("nan")
+    return float(scipy.stats.sem(values)) if len(values) > 1 else float("nan")
 
 
 def cvar(values: Sample, level: float) -> float:
@@ -157,7 +157,7 @@ def _percentiles(
     if min(sample.shape[-1] for sample in samples) < 2:
         unknown = np.full(samples[0].shape[:-1], np.nan)
         return Interval(unknown[()], unknown[()])
-    result = stats.bootstrap(
+    result = scipy.stats.bootstrap(
         samples,
         statistic,
         n_resamples=resamples,

@@ -12,16 +12,17 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from algd.evaluation import NonFiniteAction, act, evaluate, finite
 from algd.replay import Replay, capacity, init_replay
 from algd.rounds import (
     fresh_state,
+    learn,
     learn_from_rollout,
     on_every_device,
     rounds_due,
-    store_and_learn,
+    store,
 )
 from algd.runs import (
     DamagedFile,
@@ -57,6 +58,15 @@ def non_finite(result: EnvStep) -> dict[str, Bool[np.ndarray, " envs"]]:
 
 def _bad_rows(values: Float[np.ndarray, "envs numbers"]) -> Bool[np.ndarray, " envs"]:
     return np.logical_not(np.isfinite(values).all(axis=1))
+
+
+@jax.jit
+def step_keys(
+    key: PRNGKeyArray, iteration: int | Int[Array, ""]
+) -> tuple[PRNGKeyArray, PRNGKeyArray]:
+    """The random numbers of one iteration, for acting and for learning."""
+    act_key, learn_key = jax.random.split(jax.random.fold_in(key, iteration))
+    return act_key, learn_key
 
 
 class Lesson(NamedTuple):
@@ -116,11 +126,11 @@ class Trainer:
         With overlap the rounds of the last step run on the device while the environments take this
         one: a lag of one step, the same in every run.
         """
-        act_key, learn_key = self.keys()
         with self.clock("waiting"):
             self.fold_pending()
         with self.clock("transfer"):
             obs = self.policy_input()
+            act_key, learn_key = self.keys()
         with self.clock("acting"):
             action, extras = act(self.algorithm, self.state, obs, act_key, "sampled")
             host_action = self.or_stop(lambda: finite(action))
@@ -135,8 +145,7 @@ class Trainer:
 
     def keys(self) -> tuple[PRNGKeyArray, PRNGKeyArray]:
         """This iteration's random numbers, for acting and for learning."""
-        act_key, learn_key = jax.random.split(jax.random.fold_in(self.loop_key, self.iteration))
-        return act_key, learn_key
+        return step_keys(self.loop_key, self.iteration)
 
     def policy_input(self) -> Float[Array, "envs obs"]:
         """The observations on the device; what is not finite there must not reach the policy."""
@@ -200,16 +209,16 @@ class Trainer:
         """Store the lesson and start its gradient rounds; nothing waits for them here."""
         with self.clock("update"):
             if self.replay is not None:
-                self.state, self.replay, self.pending = store_and_learn(
-                    self.algorithm,
-                    self.state,
-                    self.replay,
-                    lesson.fresh,
-                    jnp.asarray(lesson.keep),
-                    lesson.key,
-                    lesson.rounds,
-                    self.settings.devices,
-                )
+                self.replay = store(self.replay, lesson.fresh, jnp.asarray(lesson.keep))
+                if lesson.rounds:
+                    self.state, self.pending = learn(
+                        self.algorithm,
+                        self.state,
+                        self.replay,
+                        lesson.key,
+                        lesson.rounds,
+                        self.settings.devices,
+                    )
             elif batch := self.full_rollout(lesson):
                 self.state, self.pending = learn_from_rollout(
                     self.algorithm, self.state, batch, lesson.key

@@ -11,7 +11,6 @@ import pytest
 from gymnasium import spaces
 from gymnasium.utils.env_checker import check_env
 
-import algd
 from algd import envs
 from algd.envs import adapters
 from algd.types import Budget, CostVectorEnv, UserError
@@ -504,10 +503,10 @@ def test_environment_of_the_guide():
     assert len(guide_program().splitlines()) <= 40
 
 
-@pytest.mark.skipif(not hasattr(algd, "train"), reason="the training loop does not exist yet")
 def test_program_of_the_guide(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     scope = {}
-    exec(guide_program(), scope)
+    # Shorter than the guide says, but with gradient rounds: 1,000 steps are prefill.
+    exec(guide_program().replace("steps=2000", "steps=1100"), scope)
     assert scope["run"].directory.is_relative_to("runs/corridor")
     assert scope["info"]["cost"] in (0.0, 1.0)

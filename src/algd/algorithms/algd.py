@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from algd.critics import (
+    assessment,
     bootstrap_mask,
     clipped_value,
     cost_targets,
@@ -27,8 +28,8 @@ from algd.critics import (
 from algd.diffusion import geometric_schedule, monte_carlo_score, noise_scales, reverse_chain
 from algd.duals import DualName, DualState, dual_rule
 from algd.energies import augmented_lagrangian, lagrangian
-from algd.export.conversion import network
-from algd.export.numpy_policy import Critics, Diffusion, PolicyData
+from algd.export.conversion import lagrangian_critics, network
+from algd.export.numpy_policy import Diffusion, PolicyData
 from algd.networks import (
     CriticEnsemble,
     ScoreNetwork,
@@ -238,17 +239,14 @@ class ALGD:
         self, state: State, obs: Float[Array, " obs"], action: Float[Array, " action"]
     ) -> Assessment:
         """The double critic's value; mean and spread of the cost ensemble."""
-        q = state.q(obs[None], action[None], jax.nn.relu)[:, 0, 0]
-        qcs = state.qc(obs[None], action[None], silu)[:, 0]
-        mean = pessimistic_cost(qcs, 0.0)
-        return Assessment(clipped_value(q), mean, pessimistic_cost(qcs, 1.0) - mean)
+        return assessment(state.q, state.qc, obs, action)
 
     def objective(
         self, state: State, obs: Float[Array, " obs"], action: Float[Array, " action"]
     ) -> Float[Array, ""]:
         """The energy of an action: of several, the lowest is the best."""
-        q = clipped_value(state.q(obs[None], action[None], jax.nn.relu)[:, 0, 0])
-        qc = pessimistic_cost(state.qc(obs[None], action[None], silu)[:, 0], self.cost_spread)
+        q, cost, deviation = assessment(state.q, state.qc, obs, action)
+        qc = cost + self.cost_spread * deviation
         return self._energy(q, qc, state.dual.lam, state.limit)
 
     def portable(self, state: State) -> PolicyData:
@@ -265,15 +263,7 @@ class ALGD:
                 squash="clip" if self.bounds == "clip" else "tanh",
                 always_sampled=self.deterministic == "sample",
             ),
-            critics=Critics(
-                q=network(state.q.layers, "relu"),
-                qc=network(state.qc.layers, "silu"),
-                objective=self.energy,
-                lam=np.asarray(state.dual.lam),
-                limit=np.asarray(state.limit),
-                rho=self.rho,
-                spread=self.cost_spread,
-            ),
+            critics=lagrangian_critics(state, self.energy, self.rho, self.cost_spread),
             low=np.asarray(state.low),
             high=np.asarray(state.high),
         )

@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from algd.critics import (
+    assessment,
     bootstrap_mask,
     clipped_value,
     cost_targets,
@@ -26,8 +27,8 @@ from algd.critics import (
 )
 from algd.duals import LogAdam, LogAdamState, hinged_multiplier
 from algd.energies import augmented_lagrangian, lagrangian
-from algd.export.conversion import network
-from algd.export.numpy_policy import Critics, Gaussian, PolicyData
+from algd.export.conversion import lagrangian_critics, tanh_gaussian
+from algd.export.numpy_policy import PolicyData
 from algd.gaussian import Temperature, gaussian_head, tanh_policy, tanh_sample
 from algd.networks import (
     CriticEnsemble,
@@ -195,36 +196,21 @@ class CAL:
         self, state: State, obs: Float[Array, " obs"], action: Float[Array, " action"]
     ) -> Assessment:
         """The double critic's value; mean and spread of the cost ensemble."""
-        q = state.q(obs[None], action[None], jax.nn.relu)[:, 0, 0]
-        qcs = state.qc(obs[None], action[None], silu)[:, 0]
-        mean = pessimistic_cost(qcs, 0.0)
-        return Assessment(clipped_value(q), mean, pessimistic_cost(qcs, 1.0) - mean)
+        return assessment(state.q, state.qc, obs, action)
 
     def objective(
         self, state: State, obs: Float[Array, " obs"], action: Float[Array, " action"]
     ) -> Float[Array, ""]:
         """L_A of an action, hinged at itself where learning hinges at the batch; low is good."""
-        q = clipped_value(state.q(obs[None], action[None], jax.nn.relu)[:, 0, 0])
-        qc = pessimistic_cost(state.qc(obs[None], action[None], silu)[:, 0], self.cost_spread)
+        q, cost, deviation = assessment(state.q, state.qc, obs, action)
+        qc = cost + self.cost_spread * deviation
         return augmented_lagrangian(q, qc, state.dual.lam, state.limit, self.convexity)
 
     def portable(self, state: State) -> PolicyData:
         """The Gaussian and the Lagrangian as plain arrays."""
         return PolicyData(
-            policy=Gaussian(
-                network=network(state.actor, "relu"),
-                squash="tanh",
-                log_std_bounds=np.asarray(self.log_std_bounds, np.float32),
-            ),
-            critics=Critics(
-                q=network(state.q.layers, "relu"),
-                qc=network(state.qc.layers, "silu"),
-                objective="augmented",
-                lam=np.asarray(state.dual.lam),
-                limit=np.asarray(state.limit),
-                rho=self.convexity,
-                spread=self.cost_spread,
-            ),
+            policy=tanh_gaussian(state.actor, "relu", self.log_std_bounds),
+            critics=lagrangian_critics(state, "augmented", self.convexity, self.cost_spread),
             low=np.asarray(state.low),
             high=np.asarray(state.high),
         )

@@ -23,8 +23,8 @@ from algd.critics import (
     reachability_target,
     td_target,
 )
-from algd.export.conversion import network
-from algd.export.numpy_policy import Critics, Gaussian, PolicyData
+from algd.export.conversion import network, tanh_gaussian
+from algd.export.numpy_policy import Critics, PolicyData
 from algd.gaussian import Temperature, gaussian_head, tanh_policy, tanh_sample
 from algd.networks import (
     CriticEnsemble,
@@ -230,11 +230,7 @@ class HJ:
     def portable(self, state: State) -> PolicyData:
         """The Gaussian, the critics and the multiplier's network as plain arrays."""
         return PolicyData(
-            policy=Gaussian(
-                network=network(state.actor, "elu"),
-                squash="tanh",
-                log_std_bounds=np.asarray(self.log_std_bounds, np.float32),
-            ),
+            policy=tanh_gaussian(state.actor, "elu", self.log_std_bounds),
             critics=Critics(
                 q=network(state.q.layers, "elu"),
                 qc=network(state.qh.layers, "elu"),

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from algd.critics import (
+    assessment,
     bootstrap_mask,
     clipped_value,
     cost_targets,
@@ -25,8 +26,8 @@ from algd.critics import (
 )
 from algd.duals import DualName, DualState, dual_rule, hinged_multiplier
 from algd.energies import augmented_lagrangian, lagrangian
-from algd.export.conversion import network
-from algd.export.numpy_policy import Critics, Gaussian, PolicyData
+from algd.export.conversion import lagrangian_critics, tanh_gaussian
+from algd.export.numpy_policy import PolicyData
 from algd.gaussian import Temperature, gaussian_head, tanh_policy, tanh_sample
 from algd.networks import (
     CriticEnsemble,
@@ -209,17 +210,14 @@ class SACLag:
         self, state: State, obs: Float[Array, " obs"], action: Float[Array, " action"]
     ) -> Assessment:
         """The double critic's value; mean and spread of the cost ensemble."""
-        q = state.q(obs[None], action[None], jax.nn.relu)[:, 0, 0]
-        qcs = state.qc(obs[None], action[None], silu)[:, 0]
-        mean = pessimistic_cost(qcs, 0.0)
-        return Assessment(clipped_value(q), mean, pessimistic_cost(qcs, 1.0) - mean)
+        return assessment(state.q, state.qc, obs, action)
 
     def objective(
         self, state: State, obs: Float[Array, " obs"], action: Float[Array, " action"]
     ) -> Float[Array, ""]:
         """L_A of an action, hinged at itself where learning hinges at the batch; low is good."""
-        q = clipped_value(state.q(obs[None], action[None], jax.nn.relu)[:, 0, 0])
-        qc = pessimistic_cost(state.qc(obs[None], action[None], silu)[:, 0], self.cost_spread)
+        q, cost, deviation = assessment(state.q, state.qc, obs, action)
+        qc = cost + self.cost_spread * deviation
         if self.energy == "reward":
             return -q
         if self.energy == "plain":
@@ -229,20 +227,8 @@ class SACLag:
     def portable(self, state: State) -> PolicyData:
         """The Gaussian and the Lagrangian as plain arrays."""
         return PolicyData(
-            policy=Gaussian(
-                network=network(state.actor, "relu"),
-                squash="tanh",
-                log_std_bounds=np.asarray(self.log_std_bounds, np.float32),
-            ),
-            critics=Critics(
-                q=network(state.q.layers, "relu"),
-                qc=network(state.qc.layers, "silu"),
-                objective=self.energy,
-                lam=np.asarray(state.dual.lam),
-                limit=np.asarray(state.limit),
-                rho=self.rho,
-                spread=self.cost_spread,
-            ),
+            policy=tanh_gaussian(state.actor, "relu", self.log_std_bounds),
+            critics=lagrangian_critics(state, self.energy, self.rho, self.cost_spread),
             low=np.asarray(state.low),
             high=np.asarray(state.high),
         )

@@ -26,6 +26,8 @@ def run(arguments: list[str]) -> None:
         """For train: how long each preset is measured, behind its compilation."""
         overlap: bool = False
         """For train: let the environments step while the device learns."""
+        seeds: int = 1
+        """For train: so many seeds in one program."""
         json: bool = False
         """Print JSON."""
 
@@ -42,7 +44,9 @@ def run(arguments: list[str]) -> None:
 
         if chosen.seconds <= 0.0:
             raise UserError(f"--seconds must be positive, not {chosen.seconds}.")
-        rows = bench_train(names, chosen.seconds, overlap=chosen.overlap)
+        if chosen.seeds < 1:
+            raise UserError(f"--seeds must be at least 1, not {chosen.seeds}.")
+        rows = bench_train(names, chosen.seconds, chosen.overlap, chosen.seeds)
     elif chosen.what == "env":
         from algd.experiments.bench_env import bench_env
 

@@ -21,12 +21,12 @@ from algd.energies import augmented_lagrangian, lagrangian
 from algd.envs.diff_drive import CENTRE_HAZARD, RING_RADIUS
 from algd.evaluation import act
 from algd.experiments.scale import Scale
-from algd.experiments.theory import write_rows
 from algd.networks import silu
 from algd.policy import Policy, load
 from algd.runs import Run
 from algd.settings import restored
 from algd.stats import bootstrap_interval
+from algd.sweeps.results import write_csv
 from algd.training import Progress
 from algd.types import UserError
 
@@ -90,7 +90,7 @@ def reproduce(scale: Scale, out: Path, run: Path | None = None) -> None:
     lam, limit = float(policy.state.dual.lam[0]), float(policy.state.limit[0])
     rows = curvature_rows(found, (lam, 1.0), limit)
     summary = summarise_curvature(rows)
-    write_rows(out / "landscape.csv", rows)
+    write_csv(rows, out / "landscape.csv")
     (out / "landscape.md").write_text(as_table(summary))
     chosen = min(range(len(found)), key=lambda i: abs(found[i].safe_share(limit) - 0.5))
     panels = {

@@ -16,6 +16,7 @@ import numpy as np
 
 Mode = Literal["deterministic", "sampled", "best"]
 Squash = Literal["tanh", "clip"]
+Objective = Literal["plain", "augmented", "reward", "reachability"]
 FLOOR = np.zeros((), np.float32)
 
 
@@ -82,7 +83,7 @@ class Critics:
 
     q: Network
     qc: Network
-    objective: Literal["plain", "augmented", "reward", "reachability"]
+    objective: Objective
     lam: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(1, np.float32))
     limit: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(1, np.float32))
     rho: float = 1.0

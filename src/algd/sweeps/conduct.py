@@ -16,7 +16,7 @@ from rich.table import Table
 
 from algd.sweeps.engines import Workers, check_workers, compute
 from algd.sweeps.estimate import Kind, Speed, disk_bytes, label, speeds
-from algd.sweeps.plan import Job
+from algd.sweeps.plan import Job, is_there
 from algd.sweeps.results import row, rows, write_csv
 from algd.sweeps.work import Beat, Outcome, beat_path, is_complete, last_beat
 from algd.training import stop_on_signal
@@ -69,9 +69,10 @@ def plan(
 
 def print_plan(found: Plan, out: Path, workers: Workers, console: Console) -> None:
     """What will be done, before anything is done."""
-    begun = sum(beat_path(job.directory).exists() for job in found.missing)
+    begun = sum(is_there(job) for job in found.missing)
+    count = f"{len(found.wanted)} run{'' if len(found.wanted) == 1 else 's'}"
     console.print(
-        f"[bold]{len(found.wanted)} runs[/]: {len(found.wanted) - len(found.missing)} complete, "
+        f"[bold]{count}[/]: {len(found.wanted) - len(found.missing)} complete, "
         f"{begun} to continue, {len(found.missing) - begun} new. Results: {out}"
     )
     if not found.missing:

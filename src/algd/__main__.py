@@ -1,0 +1,5 @@
+"""`python -m algd` is `algd`."""
+
+from algd.cli import main
+
+main()
