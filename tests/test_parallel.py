@@ -22,7 +22,7 @@ from small import small
 SHORT = Settings(steps=160, envs=2, log_every=40, eval_every=80, eval_episodes=2)
 
 
-@pytest.mark.parametrize("name", ["algd", "ppo-lag"])
+@pytest.mark.parametrize("name", ["sac-lag", "ppo-lag"])
 def test_an_overlapped_run_resumes_exactly(name, tmp_path):
     settings = dataclasses.replace(SHORT, overlap=True)
     whole = training.train(settings, small(name), name, tmp_path / "whole")
@@ -35,9 +35,9 @@ def test_an_overlapped_run_resumes_exactly(name, tmp_path):
 
 def test_overlap_is_a_lag_of_one_step(tmp_path):
     """Until the first gradient round both runs act alike; then the policy is one step behind."""
-    plain = training.train(SHORT, small("algd"), "algd", tmp_path / "plain")
+    plain = training.train(SHORT, small("sac-lag"), "sac-lag", tmp_path / "plain")
     settings = dataclasses.replace(SHORT, overlap=True)
-    lagging = training.train(settings, small("algd"), "algd", tmp_path / "lagging")
+    lagging = training.train(settings, small("sac-lag"), "sac-lag", tmp_path / "lagging")
     first, second = (buffer_actions(run) for run in (plain, lagging))
     assert len(second) == len(first) - SHORT.envs
     # Rows 0..39 are the prefill; the rounds owed after step 42 change the actions of rows 42 and
@@ -53,7 +53,7 @@ def buffer_actions(run: Run) -> np.ndarray:
     return np.concatenate([read_arrays(path)["replay.action"] for _, _, path in run.pieces()])
 
 
-@pytest.mark.parametrize("name", ["algd", "ppo-lag"])
+@pytest.mark.parametrize("name", ["sac-lag", "ppo-lag"])
 def test_seeds_in_one_program_are_the_runs_of_their_own(name, tmp_path):
     """Equal up to the order of sums: 1e-4 relative in the networks after a short run."""
     directories = [tmp_path / f"seed{i}" for i in range(2)]
@@ -67,13 +67,13 @@ def test_seeds_in_one_program_are_the_runs_of_their_own(name, tmp_path):
         # "metrics" is the size and checksum of a file of printed numbers.
         for key in together.keys() - {"metrics"}:
             np.testing.assert_allclose(together[key], single[key], rtol=1e-4, atol=1e-4)
-        resumed, _ = training.resume(run.directory, steps=SHORT.steps + 40)
-        assert resumed.checkpoints()[-1][0] == SHORT.steps + 40
+    resumed, _ = training.resume(runs[0].directory, steps=SHORT.steps + 40)
+    assert resumed.checkpoints()[-1][0] == SHORT.steps + 40
 
 
 def test_seeds_on_the_command_line(tmp_path, capsys):
-    sizes = "algd --critic-hidden 16 --score-hidden 16 --batch-size 16 --cost-ensemble 2 "
-    sizes += "--mc-samples 2 --prefill 40 --updates-per-step 0.5"
+    sizes = "sac-lag --critic-hidden 16 --actor-hidden 16 --batch-size 16 --cost-ensemble 2 "
+    sizes += "--prefill 40 --updates-per-step 0.5"
     options = "--steps 80 --envs 2 --eval-every 80 --eval-episodes 2 --seed 5 --seeds 2 --quiet"
     main(f"train {options} --out {tmp_path / 'many'} {sizes}".split())
     actions = [load(tmp_path / "many" / f"seed{seed}").predict(np.full(17, 0.1)) for seed in (5, 6)]

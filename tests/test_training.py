@@ -52,9 +52,9 @@ def test_stopped_and_resumed_is_the_run_never_stopped(name, tmp_path):
 
 
 def test_a_signal_stops_after_a_whole_step_and_resumes_exactly(tmp_path):
-    settings = Settings(**{**vars(SHORT), "steps": 2_000, "eval_every": 1_000})
+    settings = Settings(**{**vars(SHORT), "steps": 600, "eval_every": 300})
     whole = training.train(settings, small("algd"), "algd", tmp_path / "whole")
-    timer = threading.Timer(2.0, os.kill, (os.getpid(), signal.SIGTERM))
+    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM))
     slow = lambda progress: (timer.start() if progress.step == 100 else None, time.sleep(0.005))  # noqa: E731
     with pytest.raises(Interrupted, match="algd resume"):
         training.train(settings, small("algd"), "algd", tmp_path / "cut", slow)

@@ -20,6 +20,8 @@ from algd.types import (
 
 CANDIDATES = 16
 
+fold_in = jax.jit(jax.random.fold_in)
+
 
 @partial(jax.jit, static_argnames=("algorithm", "mode", "candidates"))
 def act(
@@ -130,12 +132,9 @@ def evaluate(
     expected = np.full((count, constraints), np.nan)
     step = 0
     while min(len(rows) for rows in finished) < waves:
-        device_obs = jnp.asarray(obs)
-        actions, _ = act(
-            algorithm, state, device_obs, jax.random.fold_in(key, step), mode, candidates
-        )
+        actions, _ = act(algorithm, state, obs, fold_in(key, step), mode, candidates)
         if (length == 0).any():
-            foretold = np.asarray(assess(algorithm, state, device_obs, actions).cost)
+            foretold = np.asarray(assess(algorithm, state, obs, actions).cost)
             expected = np.where((length == 0)[:, None], foretold, expected)
         result = envs.step(finite(actions))
         returns += result.reward

@@ -72,6 +72,8 @@ class Lockstep:
 
     def __init__(self, trainers: Sequence[Trainer]) -> None:
         self.trainers = trainers
+        for trainer in trainers:
+            trainer.clock = trainers[0].clock
         self.algorithm = trainers[0].algorithm
         self.states = stacked([trainer.state for trainer in trainers])
         self.replays = stacked([trainer.replay for trainer in trainers])
@@ -83,12 +85,11 @@ class Lockstep:
         with clock("waiting"):
             for trainer in trainers:
                 trainer.fold_pending()
-        with clock("transfer"):
+        with clock("acting"):
             inputs = [trainer.policy_input() for trainer in trainers]
             keys = [trainer.keys() for trainer in trainers]
-        with clock("acting"):
             act_keys = jnp.stack([act_key for act_key, _ in keys])
-            actions, extras = act_each(self.algorithm, self.states, jnp.stack(inputs), act_keys)
+            actions, extras = act_each(self.algorithm, self.states, np.stack(inputs), act_keys)
             on_host = np.asarray(actions)
             host_actions = [
                 trainer.or_stop(partial(finite, mine))
@@ -108,7 +109,7 @@ class Lockstep:
         metrics: Metrics = {}
         if self.algorithm.data == "replay":
             fresh = stacked([lesson.fresh for lesson in lessons])
-            keep = jnp.stack([jnp.asarray(lesson.keep) for lesson in lessons])
+            keep = np.stack([lesson.keep for lesson in lessons])
             self.replays = store_each(self.replays, fresh, keep)
             if lessons[0].rounds:
                 self.states, metrics = learn_each(
