@@ -22,12 +22,15 @@ _HOME = {
     "resume": "algd.api",
     "train": "algd.api",
 }
+_MODULES = ("envs", "stats", "types")
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used: the command line's help needs none of them."""
-    if name not in _HOME:
+    if name not in _HOME and name not in _MODULES:
         raise AttributeError(f"module 'algd' has no attribute {name!r}")
     import importlib
 
+    if name in _MODULES:
+        return importlib.import_module(f"algd.{name}")
     return getattr(importlib.import_module(_HOME[name]), name)

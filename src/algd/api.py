@@ -2,7 +2,8 @@
 
 import dataclasses
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -78,10 +79,8 @@ def run_to_end(
 ) -> Run:
     """Train and draw the curves, also of a run that a signal has cut short."""
     directory = Path(out) if out is not None else free_directory(settings, name)
-    try:
+    with drawn([directory]):
         return training.train(settings, algorithm, name, directory, report, start_from)
-    finally:
-        draw(Run(directory))
 
 
 def run_seeds_to_end(
@@ -98,11 +97,20 @@ def run_seeds_to_end(
         Path(out) / f"seed{mine.seed}" if out is not None else free_directory(mine, name)
         for mine in each
     ]
-    try:
+    with drawn(directories):
         return training.train_seeds(settings, algorithm, name, directories, report)
+
+
+@contextmanager
+def drawn(directories: Sequence[Path]) -> Iterator[None]:
+    """Draw the runs that are begun inside, however they end; one that was there before is not
+    touched."""
+    new = [run for run in map(Run, directories) if not run.config_path.exists()]
+    try:
+        yield
     finally:
-        for directory in directories:
-            draw(Run(directory))
+        for run in new:
+            draw(run)
 
 
 def resume(

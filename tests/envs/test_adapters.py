@@ -370,7 +370,7 @@ def test_no_horizon():
 @pytest.mark.parametrize(
     ("env_class", "arguments", "message"),
     [
-        (Costless, {}, r"reports no cost.*info\['cost'\].*cost_function"),
+        (Costless, {}, r"reports no cost.*info\['cost'\].*around it"),
         (Walk, {"budgets": (Budget(1.0), Budget(2.0))}, r"shape \(1,\), but 2 budget.*1\.0, 2\.0"),
         (TwoCosts, {}, r"shape \(2,\), but 1 budget"),
         (WordyCost, {}, "'high' as its cost"),

@@ -280,8 +280,7 @@ class CostReport(gymnasium.Wrapper):
         if value is None:
             raise UserError(
                 f"{self._name} reports no cost: its step must put one into info['cost'] or return "
-                "six values with the cost third; or give a cost_function(obs, action, next_obs, "
-                "info)."
+                "six values with the cost third. An environment of yours around it can compute one."
             )
         try:
             values = np.atleast_1d(np.asarray(value, np.float64))

@@ -148,7 +148,7 @@ def pinned_attempt(job: Job, threads: int, cache: str | None) -> Outcome:
 def _on_ray(jobs: Sequence[Job], workers: Workers, cache: str | None) -> Ended:
     ray = _connected(workers)
     # A task whose process or node dies is started again elsewhere, where it finds its checkpoint.
-    task = ray.remote(num_cpus=workers.threads, max_retries=DEATHS, max_calls=1)(pinned_attempt)
+    task = ray.remote(num_cpus=workers.threads, max_retries=DEATHS - 1, max_calls=1)(pinned_attempt)
     pending = {task.remote(job, workers.threads, cache): job for job in jobs}
     try:
         while pending:
