@@ -10,6 +10,7 @@ import pytest
 
 import algd
 from algd.cli import main
+from algd.commands.train import preset_word
 
 RUN = "--steps 160 --envs 2 --log-every 40 --eval-every 80 --eval-episodes 2 --quiet"
 TINY = (
@@ -91,8 +92,14 @@ def test_python_interface(trained):
     np.testing.assert_allclose(policy.predict(obs[2]), batch[2], atol=1e-6)
     draws = {tuple(policy.predict(obs[0], deterministic=False)) for _ in range(5)}
     assert len(draws) == 5
+    assert policy.predict(obs[:0]).shape == (0, 2)
     with pytest.raises(algd.UserError, match=r"17 numbers.*\[3\]"):
         policy.predict(np.zeros(3))
+    for bad in (np.full(17, np.nan), np.full((2, 17), np.inf)):
+        with pytest.raises(algd.UserError, match="not a number"):
+            policy.predict(bad)
+    with pytest.raises(algd.UserError, match="array of numbers"):
+        policy.predict(["fast"] * 17)
 
 
 def test_python_training_refuses_unknown_settings(tmp_path):
@@ -115,6 +122,15 @@ def test_python_training_refuses_unknown_settings(tmp_path):
         (["evaluate", "/nonexistent"], "no directory"),
         (["evaluate", "/tmp"], "no config.json"),
         (["bench", "updat"], "update"),
+        (["bench", "train", "--seconds", "nan"], "--seconds must be positive"),
+        (["train", "--quiet", "cal-quik"], "Did you mean cal-quick"),
+        (["train", "--from", "a", "--from", "b"], "--from is given twice"),
+        (["train", "--seeds", "999999999"], "--seeds must be from 1 to 1,000"),
+        (["train", "--seed", str(2**31 - 1), "--seeds", "2"], "--seed must be at most"),
+        (["sweep", "--out", "/proc/nowhere"], "cannot be made"),
+        (["sweep", "--set", "seed=3"], "--seeds"),
+        (["reproduce", "theory", "--out", "/proc/nowhere"], "cannot be made"),
+        (["plot", "--out", "/proc/curves.png"], "cannot be written to"),
     ],
 )
 def test_mistakes_get_a_message_and_exit_code_2(arguments, message, capsys, tmp_path, monkeypatch):
@@ -124,9 +140,47 @@ def test_mistakes_get_a_message_and_exit_code_2(arguments, message, capsys, tmp_
 
 
 def test_a_used_directory_names_resume(trained, capsys):
-    before = (trained / "metrics.jsonl").read_bytes()
+    before = {path: path.stat().st_mtime_ns for path in trained.rglob("*")}
     assert "algd resume" in fails(["train", "--out", str(trained), "algd"], capsys)
-    assert (trained / "metrics.jsonl").read_bytes() == before
+    assert {path: path.stat().st_mtime_ns for path in trained.rglob("*")} == before
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("--out sac cal-quick", "cal-quick"),
+        ("--quiet cal --rho 2", "cal"),
+        ("--no-quiet --budget -1 --env=X lgd", "lgd"),
+        ("--from sac --seed 3", None),
+        ("--discounted_budget hj", "hj"),
+    ],
+)
+def test_the_preset_is_the_word_that_belongs_to_no_option(words, found):
+    assert preset_word(words.split()) == found
+
+
+def test_odd_numbers_for_an_evaluation(trained, capsys):
+    for option, value, message in (
+        ("--seed", "-1", "--seed must be"),
+        ("--horizon", "0", "--horizon must be"),
+        ("--candidates", "100000000", "From 1 to 10,000"),
+    ):
+        arguments = ["evaluate", str(trained), "--mode", "best", option, value]
+        assert message in fails(arguments, capsys)
+
+
+def test_a_foreign_table_is_not_written_over(tmp_path, capsys):
+    (tmp_path / "results.csv").write_text("my,own,table\n")
+    assert "not a sweep's table" in fails(["sweep", "--out", str(tmp_path)], capsys)
+    assert (tmp_path / "results.csv").read_text() == "my,own,table\n"
+
+
+def test_a_module_that_cannot_be_imported_is_named(tmp_path, monkeypatch, capsys):
+    (tmp_path / "broken_module.py").write_text("1 / 0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    said = fails(["train", "--env", "broken_module:A-v0"], capsys)
+    assert "broken_module" in said
+    assert "ZeroDivisionError" in said
 
 
 def test_unknown_options_end_with_2():

@@ -193,7 +193,10 @@ def test_a_nan_is_not_hidden():
     policy = scattered("algd", SPECS["DiffDrive"])
     obs = np.zeros(17)
     obs[3] = np.nan
-    assert np.isnan(policy.predict(obs)).all()
+    with pytest.raises(UserError, match="not a number"):
+        policy.predict(obs)
+    with pytest.raises(ValueError, match="not a number"):
+        policy.portable.predict(obs)
 
 
 def test_mistakes_are_refused(tmp_path):

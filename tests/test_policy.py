@@ -89,7 +89,7 @@ def test_modes(policy):
         assert len(draws) == 4
     assert policy.predict(OBS, mode="best", candidates=3).shape == (6, 2)
     for mistake in ({"mode": "bst"}, {"mode": "best", "candidates": 0}):
-        with pytest.raises(UserError, match=r"deterministic, sampled, best|At least 1"):
+        with pytest.raises(UserError, match=r"deterministic, sampled, best|From 1 to 10,000"):
             policy.predict(OBS[0], **mistake)
 
 

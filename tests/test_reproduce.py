@@ -110,6 +110,9 @@ def test_the_benchmark_averages_the_judged_policies(reproduced):
     assert [float(sac[k]) for k in ("cost", "cost_low", "cost_high")] == [12.0, 10.0, 14.0]
     assert [float(sac[k]) for k in ("return", "training_cost")] == [12.0, 480.0]
     assert (sac["seeds"], sac["seeds_over_budget"]) == ("2", "0")
+    sac_rows = [r for r in read(reproduced / "evaluations.csv") if r["algorithm"] == "SAC+Lag"]
+    assert {r["seed"] for r in sac_rows} == {"0", "1"}
+    assert all(float(r["cost"]) >= 0.0 for r in read(reproduced / "training.csv"))
     results = read(reproduced / "runs" / "results.csv")
     assert len(results) == 12
     assert {float(r["last5_return"]) for r in results} == {(0 + 3 + 6 + 9 + 12) / 5}

@@ -110,6 +110,8 @@ def test_a_file_describes_the_same_sweep(tmp_path):
         ('episodes = "many"', "episodes must be a whole number"),
         ("set = 3", "set must be a table of settings"),
         ("[set.rho]\nlow = 1", "set must be a table of settings"),
+        ("[set]\nbudget = [[[1.0]]]", "set must be a table of settings"),
+        ("[set]\nrho = [0.5, {a = 1}]", "set must be a table of settings"),
         ("[set]\nrhoo = 1", "Did you mean rho"),
         ('[set]\nrho = "strong"', "--rho must be a number, not 'strong'"),
         ("[set]\nrho = []", "empty"),

@@ -42,7 +42,8 @@ def train(
     known = of_run | of_preset
     for option in options:
         if option not in known:
-            raise UserError(f"There is no setting {option!r}.{nearest(option, known)}")
+            hint = " The preset is `algorithm`." if option == "preset" else nearest(option, known)
+            raise UserError(f"There is no setting {option!r}.{hint}")
     given = {k: v for k, v in options.items() if k in of_run}
     settings = dataclasses.replace(defaults, **({"budget": limits} if limits else {}), **given)
     chosen = dataclasses.replace(chosen, **{k: v for k, v in options.items() if k in of_preset})
@@ -118,6 +119,8 @@ def resume(
 ) -> tuple[Run, list[str]]:
     """Continue a run, up to `steps` in all if given; the second value is what to know of it."""
     directory = Path(run)
+    # What cannot be continued is not drawn either.
+    Run(directory).config()
     try:
         return training.resume(directory, steps, report)
     finally:

@@ -1,8 +1,10 @@
 """The command line. Each command imports what it needs when it is called."""
 
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib import import_module
+from typing import Any
 
 COMMANDS = {
     "train": "train a policy (ALGD on DiffDrive, if nothing else is said)",
@@ -41,8 +43,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     from algd.types import UserError, nearest
 
-    # `module:Id` means a module of the user's, most often in the folder they stand in.
-    sys.path.insert(0, "")
+    # `module:Id` means a module of the user's, most often in the folder they stand in; last, so
+    # that no file there is taken for a part of Python.
+    sys.path.append("")
+    warnings.formatwarning = _told
     try:
         if given[0] not in COMMANDS:
             raise UserError(f"There is no command {given[0]!r}.{nearest(given[0], COMMANDS)}")
@@ -50,6 +54,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except UserError as error:
         print(f"algd: {error}", file=sys.stderr)
         sys.exit(2)
+    except KeyboardInterrupt:
+        print("algd: stopped", file=sys.stderr)
+        sys.exit(130)
+
+
+def _told(message: Warning | str, category: type[Warning], *where: Any) -> str:
+    """A warning of ours for a reader; others with the place that they come from."""
+    if category is UserWarning:
+        return f"algd: {message}\n"
+    filename, line = where[:2]
+    return f"{filename}:{line}: {category.__name__}: {message}\n"
 
 
 if __name__ == "__main__":

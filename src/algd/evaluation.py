@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from algd.export.numpy_policy import MOST_CANDIDATES
 from algd.types import (
     Algorithm,
     Assessment,
@@ -53,8 +54,10 @@ def best_of(
             f"{type(algorithm).__name__} has no critic of actions, so there is nothing to choose "
             "the best one by. Take the mode deterministic or sampled."
         )
-    if candidates < 1:
-        raise UserError(f"At least 1 candidate is needed to choose from, not {candidates}.")
+    if not 1 <= candidates <= MOST_CANDIDATES:
+        raise UserError(
+            f"From 1 to {MOST_CANDIDATES:,} candidates can be chosen from, not {candidates}."
+        )
     keys = jax.random.split(key, candidates)
     actions = jax.vmap(lambda k: algorithm.act(state, obs, k, "sampled")[0])(keys)
     objectives = jax.vmap(lambda a: algorithm.objective(state, obs, a))(actions)

@@ -103,12 +103,7 @@ class Policy:
         `candidates` from the policy and takes the one that its critics prefer. With `return_info`
         the critics' forecast comes with the action.
         """
-        array = np.asarray(obs, np.float32)
-        if array.ndim not in (1, 2) or array.shape[-1] != self.spec.obs_size:
-            raise UserError(
-                f"An observation has {self.spec.obs_size} numbers, a batch the shape "
-                f"[n, {self.spec.obs_size}]; this one has the shape {list(array.shape)}."
-            )
+        array = self._checked(obs)
         if mode is None:
             mode = "deterministic" if deterministic else "sampled"
         if mode not in get_args(Choice):
@@ -116,16 +111,33 @@ class Policy:
         actions = self._actions(array, cast(Choice, mode), candidates)
         return (actions, self._forecast(array, actions)) if return_info else actions
 
+    def _checked(self, obs: Any) -> np.ndarray:
+        try:
+            array = np.asarray(obs, np.float32)
+        except (TypeError, ValueError) as error:
+            raise UserError(f"An observation is an array of numbers: {error}.") from error
+        if array.ndim not in (1, 2) or array.shape[-1] != self.spec.obs_size:
+            raise UserError(
+                f"An observation has {self.spec.obs_size} numbers, a batch the shape "
+                f"[n, {self.spec.obs_size}]; this one has the shape {list(array.shape)}."
+            )
+        return array
+
     def _actions(self, array: np.ndarray, mode: Choice, candidates: int) -> np.ndarray:
         if array.ndim == 1 and hasattr(self.algorithm, "portable"):
             chooses = self.portable.data.critics is not None and candidates >= 1
             if chooses or mode != "best":
-                return self.portable.predict(array, mode, candidates)
+                try:
+                    return self.portable.predict(array, mode, candidates)
+                except ValueError as error:
+                    raise UserError(str(error)) from error
+        if not np.isfinite(array).all():
+            raise UserError("The observation has numbers that are infinite or not a number.")
         key = jax.random.fold_in(self._key, self._calls)
         self._calls += 1
         rows = jnp.asarray(np.atleast_2d(array))
         actions, _ = act(self.algorithm, self.state, rows, key, mode, candidates)
-        return np.asarray(actions).reshape(*array.shape[:-1], -1)
+        return np.asarray(actions).reshape(*array.shape[:-1], actions.shape[-1])
 
     def _forecast(self, array: np.ndarray, actions: np.ndarray) -> Forecast:
         rows, chosen = (jnp.asarray(np.atleast_2d(x)) for x in (array, actions))
@@ -133,7 +145,7 @@ class Policy:
         value, cost, spread = (
             np.asarray(part).reshape((*array.shape[:-1], *part.shape[1:])) for part in found
         )
-        if np.isnan(cost).any() and np.isfinite(array).all():
+        if np.isnan(cost).any():
             raise UserError(
                 f"{type(self.algorithm).__name__} has no critic of the cost: it can foretell none."
             )

@@ -10,6 +10,7 @@ tensorboard/       the same curves for TensorBoard
 """
 
 import dataclasses
+import errno
 import fcntl
 import hashlib
 import io
@@ -185,8 +186,15 @@ class Run:
         """Wall-clock rows, kept apart because they differ between equal runs."""
         return self.directory / "timing.jsonl"
 
+    def make_folders(self) -> None:
+        """Room for checkpoints and pieces of the replay buffer."""
+        for name in ("checkpoints", "replay"):
+            (self.directory / name).mkdir(parents=True, exist_ok=True)
+
     def config(self) -> dict[str, Any]:
         """The settings, or a message that says what is wrong with them."""
+        if self.directory.is_file():
+            raise UserError(f"{self.directory} is a file, not the directory of a run.")
         if not self.directory.is_dir():
             raise UserError(f"There is no directory {self.directory}.")
         if not self.config_path.is_file():
@@ -197,7 +205,9 @@ class Run:
         except OSError as error:
             raise UserError(f"{self.config_path} cannot be read: {error.strerror}.") from error
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise UserError(f"{self.config_path} is damaged ({error!r}).") from error
+            raise UserError(
+                f"{self.config_path} is damaged: algd wrote something else. Restore it."
+            ) from error
         if version != FORMAT:
             raise UserError(
                 f"{self.config_path} has the format {version!r}; this version reads {FORMAT}."
@@ -312,9 +322,10 @@ class Run:
         try:
             yield
         except OSError as error:
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
             raise UserError(
-                f"Cannot write to {self.directory}: {error.strerror}. {self.last_good()} Make "
-                f"room and go on with: algd resume {self.directory}"
+                f"Cannot write to {self.directory}: {error.strerror}. {self.last_good()} "
+                f"{'Make room and go' if full else 'Go'} on with: algd resume {self.directory}"
             ) from error
 
     @contextmanager
@@ -350,8 +361,7 @@ def create_run(directory: Path) -> Run:
     if directory.is_dir() and any(path.name not in EMPTY for path in directory.iterdir()):
         raise UserError(f"{directory} is not empty; choose another directory with --out.")
     try:
-        for folder in (directory, directory / "checkpoints", directory / "replay"):
-            folder.mkdir(parents=True, exist_ok=True)
+        Run(directory).make_folders()
         (directory / "lock").touch()
         flush_names(directory.parent)
     except OSError as error:

@@ -97,6 +97,7 @@ def train_seeds(
     check(settings, algorithm)
     if settings.overlap or settings.devices > 1:
         raise UserError("--seeds goes with neither --overlap nor --devices.")
+    check(dataclasses.replace(settings, seed=settings.seed + len(directories) - 1), algorithm)
     each = [dataclasses.replace(settings, seed=settings.seed + i) for i in range(len(directories))]
     environments = [make_envs(mine, mine.envs) for mine in each]
     spec = environments[0].spec
@@ -126,10 +127,14 @@ def resume(
     settings, algorithm, name = restored(config)
     if steps is not None and steps != settings.steps:
         if steps < settings.steps:
-            raise UserError(f"The run was already meant to have {settings.steps} steps.")
+            raise UserError(
+                f"The run was already meant to have {settings.steps} steps: --steps must be more."
+            )
         settings = dataclasses.replace(settings, steps=steps)
     check(settings, algorithm)
     with run.lock():
+        with run.writing():
+            run.make_folders()
         environments = make_envs(settings, settings.envs)
         check_memory(environments.spec, kept_transitions(settings, algorithm), algorithm)
         trainer = Trainer(settings, algorithm, run, environments)

@@ -1,6 +1,7 @@
 """`algd bench update --json`, `algd bench env --json`, `algd bench train --json`."""
 
 import json
+import math
 from dataclasses import dataclass
 
 import tyro
@@ -41,12 +42,16 @@ def run(arguments: list[str]) -> None:
         rows = bench_update(names or ("algd-code",))
     elif chosen.what == "train":
         from algd.experiments.bench_train import bench_train
+        from algd.training import Interrupted
 
-        if chosen.seconds <= 0.0:
+        if not 0.0 < chosen.seconds < math.inf:
             raise UserError(f"--seconds must be positive, not {chosen.seconds}.")
         if chosen.seeds < 1:
             raise UserError(f"--seeds must be at least 1, not {chosen.seeds}.")
-        rows = bench_train(names, chosen.seconds, chosen.overlap, chosen.seeds)
+        try:
+            rows = bench_train(names, chosen.seconds, chosen.overlap, chosen.seeds)
+        except Interrupted as stop:
+            raise KeyboardInterrupt from stop
     elif chosen.what == "env":
         from algd.experiments.bench_env import bench_env
 

@@ -54,6 +54,10 @@ def run(arguments: list[str]) -> None:
     for name in ("episodes", "candidates"):
         if getattr(chosen, name) < 1:
             raise UserError(f"--{name} must be at least 1, not {getattr(chosen, name)}.")
+    if not 0 <= chosen.seed < 2**31:
+        raise UserError(f"--seed must be from 0 to {2**31 - 1:,}, not {chosen.seed}.")
+    if chosen.horizon is not None and chosen.horizon < 1:
+        raise UserError(f"--horizon must be at least 1, not {chosen.horizon}.")
     if chosen.sampled and chosen.mode == "best":
         raise UserError("--sampled and --mode best exclude each other.")
     mode: Choice = "sampled" if chosen.sampled else chosen.mode

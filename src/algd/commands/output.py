@@ -1,5 +1,6 @@
 """Files that commands write where the user says."""
 
+import tempfile
 from collections.abc import Collection
 from pathlib import Path
 
@@ -17,3 +18,15 @@ def check_output(path: Path, force: bool, endings: Collection[str]) -> None:
         raise UserError(f"{path} exists; choose another --out, or --force.")
     if not path.parent.is_dir():
         raise UserError(f"There is no directory {path.parent} to write {path.name} into.")
+    try:
+        tempfile.TemporaryFile(dir=path.parent).close()
+    except OSError as error:
+        raise UserError(f"{path.parent} cannot be written to: {error.strerror}.") from error
+
+
+def make_directory(path: Path) -> None:
+    """Make it, unless it is there; refuse, before any work is done, what cannot be made."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"The directory {path} cannot be made: {error.strerror}.") from error

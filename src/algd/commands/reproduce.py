@@ -10,6 +10,7 @@ from typing import Any
 import tyro
 
 from algd.commands.arguments import parse, remember_compilations
+from algd.commands.output import make_directory
 from algd.experiments.scale import Scale
 from algd.sweeps.engines import Workers
 from algd.types import UserError, nearest
@@ -48,6 +49,8 @@ def run(arguments: list[str]) -> None:
     remember_compilations()
     chosen = parse(Reproduce, arguments, "reproduce")
     out = chosen.out or Path("reproduced") / chosen.scale
+    if chosen.name in (*OF_RUNS, *WITHOUT_RUNS):
+        make_directory(out)
     if chosen.name in WITHOUT_RUNS:
         experiment(WITHOUT_RUNS[chosen.name])(chosen.scale, out)
         return

@@ -15,6 +15,8 @@ from algd.learnt import learnt
 from algd.settings import Settings
 from algd.types import UserError
 
+MOST_SEEDS = 1_000
+
 
 @dataclass(frozen=True)
 class Output:
@@ -34,18 +36,17 @@ def run(arguments: list[str]) -> None:
     """`algd train [options] [PRESET [hyperparameters]]`."""
     remember_compilations()
     found = presets()
-    # A word that is no option's value and no preset is a misspelt preset: say so ourselves.
-    for before, word in zip(["", *arguments], arguments, strict=False):
-        if not word.startswith("-") and not before.startswith("--"):
-            preset(word)
-            break
-    origin = value_of("--from", arguments)
+    named = preset_word(arguments)
+    if named is not None:
+        # A misspelt one is answered with the nearest name.
+        preset(named)
+    origin = only_value("--from", arguments)
     source = learnt(origin) if origin else None
-    defaults, default, algorithm = defaults_of(source, value_of("--env", arguments))
+    defaults, default, algorithm = defaults_of(source, only_value("--env", arguments))
     found[default] = algorithm
     # What is repeated on the command line would be added to the source's values.
     for option, field in (("--budget", "budget"), ("--env-options", "env_options")):
-        if value_of(option, arguments):
+        if values_of(option, arguments):
             defaults = dataclasses.replace(defaults, **{field: ()})
     options = tuple(
         Annotated[type(value), tyro.conf.subcommand(name, default=value, prefix_name=False)]
@@ -68,10 +69,12 @@ def run(arguments: list[str]) -> None:
 
     # Lists are given by repeating the option: otherwise they would swallow the preset's name.
     chosen = parse(Train, arguments, "train", tyro.conf.UseAppendAction)
-    name = next((word for word in arguments if word in found), default)
+    name = named or default
     settings, output = chosen.settings, chosen.output
-    if output.seeds < 1 or (output.seeds > 1 and source is not None):
-        raise UserError("--seeds must be at least 1, and does not go with --from.")
+    if output.seeds != 1 and source is not None:
+        raise UserError("--seeds does not go with --from.")
+    if not 1 <= output.seeds <= MOST_SEEDS:
+        raise UserError(f"--seeds must be from 1 to {MOST_SEEDS:,}, not {output.seeds}.")
     if output.seeds > 1:
         with progress_line(output.quiet) as report:
             runs = interruptible(
@@ -89,11 +92,40 @@ def run(arguments: list[str]) -> None:
     announce(run.directory)
 
 
-def value_of(option: str, arguments: list[str]) -> str | None:
+def preset_word(arguments: list[str]) -> str | None:
+    """The first word that is neither an option nor an option's value."""
+    flags = {
+        field.name.replace("_", "-")
+        for kind in (Settings, Output)
+        for field in dataclasses.fields(kind)
+        if field.type is bool
+    }
+    is_value = False
+    for word in arguments:
+        if is_value:
+            is_value = False
+        elif word.startswith("-"):
+            option = word.lstrip("-").replace("_", "-")
+            is_value = "=" not in word and option.removeprefix("no-") not in flags
+        else:
+            return word
+    return None
+
+
+def values_of(option: str, arguments: list[str]) -> list[str]:
     """What is given for an option, before tyro knows the defaults to parse with."""
+    found = []
     for word, following in zip(arguments, [*arguments[1:], ""], strict=True):
         if word == option:
-            return following
+            found.append(following)
         if word.startswith(f"{option}="):
-            return word.removeprefix(f"{option}=")
-    return None
+            found.append(word.removeprefix(f"{option}="))
+    return found
+
+
+def only_value(option: str, arguments: list[str]) -> str | None:
+    """The same for an option that can be given once."""
+    found = values_of(option, arguments)
+    if len(found) > 1:
+        raise UserError(f"{option} is given twice: {' and '.join(found)}.")
+    return found[0] if found else None

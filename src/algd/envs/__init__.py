@@ -114,10 +114,10 @@ def find(env_id: str) -> GymnasiumSpec:
     if module:
         try:
             importlib.import_module(module)
-        except ImportError as error:
+        except Exception as error:
             raise UserError(
                 f"The environment {env_id!r} asks for the module {module!r}, "
-                f"which could not be imported: {error}"
+                f"which could not be imported: {type(error).__name__}: {error}"
             ) from error
     full_name = f"{NAMESPACE}/{name}-v0" if name in names() else name
     if full_name in gymnasium.registry:

@@ -13,6 +13,7 @@ from algd.experiments.trials import (
     Trial,
     by_task,
     compute,
+    recorded_rows,
     save_table,
     summary_table,
     trials,
@@ -44,6 +45,9 @@ PAPER = (
     Method("PPO+Lag", "ppo-lag"),
 )
 ON_POLICY = ("ALGD", "PPO+Lag")
+# What the figures show.
+EVALUATED = ("step", "return", "return_std", "cost", "cost_std", "violation_rate")
+TRAINED = ("step", "episodes", "return", "cost", "lam")
 
 
 def runs(scale: Scale, out: Path) -> list[Trial]:
@@ -66,3 +70,5 @@ def reproduce(scale: Scale, out: Path, means: Means = Means()) -> None:  # noqa:
     pairs = [t for t in found if t.label in ON_POLICY and t.job.settings.env in with_ppo]
     plot_grid(by_task(pairs), COMPARISON, out / "on_policy.png")
     save_table(summary_table(found), out / "benchmark.csv")
+    save_table(recorded_rows(found, "eval", EVALUATED), out / "evaluations.csv")
+    save_table(recorded_rows(found, "train", TRAINED), out / "training.csv")

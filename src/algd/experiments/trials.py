@@ -180,6 +180,21 @@ def _mean_and_interval(each: Sequence[Mapping[str, Any]], name: str) -> Row:
     return {name: float(values.mean()), f"{name}_low": float(low), f"{name}_high": float(high)}
 
 
+def recorded_rows(found: Sequence[Trial], kind: str, names: Sequence[str]) -> list[Row]:
+    """Every run's rows of one kind over training, from which the figures can be drawn again."""
+    return [
+        {
+            "env": trial.job.settings.env,
+            "algorithm": trial.label,
+            "preset": trial.job.preset,
+            "seed": trial.job.settings.seed,
+            **{name: line[name] for name in names if name in line},
+        }
+        for trial in found
+        for line in Run(trial.job.directory).rows(kind)
+    ]
+
+
 def save_table(table: Sequence[Row], path: Path) -> None:
     """Write it and say where."""
     path.parent.mkdir(parents=True, exist_ok=True)

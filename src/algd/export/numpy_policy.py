@@ -17,6 +17,7 @@ import numpy as np
 Mode = Literal["deterministic", "sampled", "best"]
 Squash = Literal["tanh", "clip"]
 Objective = Literal["plain", "augmented", "reward", "reachability"]
+MOST_CANDIDATES = 10_000
 FLOOR = np.zeros((), np.float32)
 
 
@@ -166,6 +167,8 @@ class NumpyPolicy:
                 f"An observation has {self.obs_size} numbers, a batch the shape "
                 f"[n, {self.obs_size}]; this one has the shape {list(array.shape)}."
             )
+        if not np.isfinite(array).all():
+            raise ValueError("The observation has numbers that are infinite or not a number.")
         rows = array if array.ndim == 2 else array[None]
         if mode == "best":
             actions = self._best(rows, candidates)
@@ -190,8 +193,10 @@ class NumpyPolicy:
     def _best(self, rows: np.ndarray, candidates: int) -> np.ndarray:
         if self.data.critics is None:
             raise ValueError("This policy has no critic of actions: it cannot choose the best.")
-        if candidates < 1:
-            raise ValueError(f"At least 1 candidate is needed, not {candidates}.")
+        if not 1 <= candidates <= MOST_CANDIDATES:
+            raise ValueError(
+                f"From 1 to {MOST_CANDIDATES:,} candidates can be chosen from, not {candidates}."
+            )
         repeated = np.repeat(rows, candidates, axis=0)
         actions = self.from_noise(repeated, self._noise(len(repeated), "sampled"))
         ranks = self.data.critics(repeated, actions).reshape(len(rows), candidates)

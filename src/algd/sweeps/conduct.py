@@ -17,7 +17,7 @@ from rich.table import Table
 from algd.sweeps.engines import Workers, check_workers, compute
 from algd.sweeps.estimate import Kind, Speed, disk_bytes, label, speeds
 from algd.sweeps.plan import Job, is_there
-from algd.sweeps.results import row, rows, write_csv
+from algd.sweeps.results import check_ours, row, rows, write_csv
 from algd.sweeps.work import Beat, Outcome, beat_path, is_complete, last_beat
 from algd.training import stop_on_signal
 from algd.types import UserError
@@ -58,12 +58,14 @@ def plan(
 ) -> Plan:
     """Look at what is there, and measure how long the rest will take."""
     check_workers(workers)
+    check_ours(out / "results.csv")
     missing = [job for job in jobs if not is_complete(job)]
     if not estimate or not missing:
         return Plan(list(jobs), missing, {})
     with console.status("measuring the speed") as status:
         path = out / "speeds.json"
-        found = speeds(missing, path, workers.threads, cache(), status.update, kind)
+        tell = status.update if console.is_terminal else console.print
+        found = speeds(missing, path, workers.threads, cache(), tell, kind)
     return Plan(list(jobs), missing, found, kind)
 
 

@@ -97,6 +97,8 @@ def _configured(preset_name: str, chosen: tuple[tuple[str, Any], ...]) -> tuple[
     known = (of_run.keys() - {"env", "seed"}) | {f.name for f in dataclasses.fields(algorithm)}
     run_values, preset_values = {}, {}
     for name, value in chosen:
+        if name in ("env", "seed"):
+            raise UserError(f"{name} is an axis of its own: say --{name}{'s' * (name == 'seed')}.")
         if name not in known:
             raise UserError(
                 f"Neither a run nor the preset {preset_name} has a setting {name!r}."
@@ -230,7 +232,16 @@ def _sweep_from(content: dict[str, Any]) -> Sweep:
         raise _WrongType("set", table)
     tuples = _tuple_settings(given.get("preset", Sweep.preset))
     given["settings"] = {name: _values(value, name in tuples) for name, value in table.items()}
+    for name, values in given["settings"].items():
+        if not all(_is_plain(value) for value in values):
+            raise _WrongType("set", {name: table[name]})
     return Sweep(**given)
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return all(isinstance(item, str | int | float) for item in value)
+    return isinstance(value, str | int | float)
 
 
 def _values(value: Any, is_tuple: bool) -> tuple[Any, ...]:

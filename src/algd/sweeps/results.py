@@ -84,6 +84,12 @@ def _row_or_nothing(folder: Path) -> Row | None:
         return None
 
 
+def check_ours(path: Path) -> None:
+    """Refuse to write over a table that no sweep has written."""
+    if path.exists() and not path.read_bytes().startswith(b"env,preset,seed,"):
+        raise UserError(f"{path} is not a sweep's table. Move it, or choose another directory.")
+
+
 def write_csv(table: Sequence[Row], path: Path) -> None:
     """A table with every column that a row of it has; nothing if there is no row."""
     if not table:
