@@ -369,6 +369,14 @@ def create_run(directory: Path) -> Run:
     return Run(directory)
 
 
+def make_directory(path: Path) -> None:
+    """Make it, unless it is there; refuse, before any work is done, what cannot be made."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"The directory {path} cannot be made: {error.strerror}.") from error
+
+
 def drop_torn_line(path: Path) -> None:
     """Cut what a stopped process has begun to write behind the last whole line."""
     if path.is_file():

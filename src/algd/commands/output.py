@@ -22,11 +22,3 @@ def check_output(path: Path, force: bool, endings: Collection[str]) -> None:
         tempfile.TemporaryFile(dir=path.parent).close()
     except OSError as error:
         raise UserError(f"{path.parent} cannot be written to: {error.strerror}.") from error
-
-
-def make_directory(path: Path) -> None:
-    """Make it, unless it is there; refuse, before any work is done, what cannot be made."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"The directory {path} cannot be made: {error.strerror}.") from error

@@ -10,8 +10,8 @@ from typing import Any
 import tyro
 
 from algd.commands.arguments import parse, remember_compilations
-from algd.commands.output import make_directory
 from algd.experiments.scale import Scale
+from algd.runs import make_directory
 from algd.sweeps.engines import Workers
 from algd.types import UserError, nearest
 

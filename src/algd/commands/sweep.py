@@ -7,7 +7,6 @@ from pathlib import Path
 from rich.console import Console
 
 from algd.commands.arguments import parse, remember_compilations
-from algd.commands.output import make_directory
 from algd.sweeps.conduct import Stopped, conduct, plan, print_plan
 from algd.sweeps.engines import Workers
 from algd.sweeps.plan import Sweep, jobs, parse_assignments, read_sweep
@@ -51,8 +50,6 @@ def run(arguments: list[str]) -> None:
         **{name: value for name, value in given.items() if value not in ((), None)},
     )
     wanted = jobs(described, chosen.out)
-    if not chosen.dry_run:
-        make_directory(chosen.out)
     console = Console(stderr=True)
     found = plan(wanted, chosen.out, chosen.workers, chosen.estimate, console)
     print_plan(found, chosen.out, chosen.workers, console)

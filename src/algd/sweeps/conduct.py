@@ -14,6 +14,7 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
+from algd.runs import make_directory
 from algd.sweeps.engines import Workers, check_workers, compute
 from algd.sweeps.estimate import Kind, Speed, disk_bytes, label, speeds
 from algd.sweeps.plan import Job, is_there
@@ -62,6 +63,7 @@ def plan(
     missing = [job for job in jobs if not is_complete(job)]
     if not estimate or not missing:
         return Plan(list(jobs), missing, {})
+    make_directory(out)
     with console.status("measuring the speed") as status:
         path = out / "speeds.json"
         tell = status.update if console.is_terminal else console.print
@@ -115,7 +117,7 @@ def confirm(console: Console, yes: bool) -> None:
 
 def conduct(found: Plan, out: Path, workers: Workers, console: Console) -> dict[Job, str]:
     """Compute what is missing; the failures with their messages. Leaves `results.csv` in `out`."""
-    out.mkdir(parents=True, exist_ok=True)
+    make_directory(out)
     failures: dict[Job, str] = {}
     with stop_on_signal() as signals:
         if found.missing:
