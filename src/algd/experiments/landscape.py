@@ -110,8 +110,11 @@ def reproduce(scale: Scale, out: Path, run: Path | None = None) -> None:
 
 
 def default_run(scale: Scale, out: Path) -> Path:
-    """The run in `out`, continued if it was cut short, trained if it is not there."""
-    directory = out / "runs" / f"DiffDrive-algd-{scale}"
+    """The benchmark's first run in `out`, continued if it was cut short, trained if it is not
+    there."""
+    directory = (
+        out / "runs" / ("DiffDrive-algd-smoke" if scale == "smoke" else "DiffDrive-algd-seed0")
+    )
     if not directory.exists():
         changes = SMOKE if scale == "smoke" else {}
         api.train("DiffDrive", "algd", out=directory, report=_show, **changes)
