@@ -28,7 +28,7 @@ fold_in = jax.jit(jax.random.fold_in)
 def act(
     algorithm: Algorithm,
     state: Any,
-    obs: Float[Array, "envs obs"],
+    obs: Float[Array | np.ndarray, "envs obs"],
     key: PRNGKeyArray,
     mode: Choice,
     candidates: int = CANDIDATES,
@@ -37,7 +37,7 @@ def act(
     keys = jax.random.split(key, obs.shape[0])
     if mode == "best":
         choose = partial(best_of, algorithm, state, candidates=candidates)
-        return jax.vmap(choose)(obs, keys), {}
+        return jax.vmap(choose)(jnp.asarray(obs), keys), {}
     return jax.vmap(lambda o, k: algorithm.act(state, o, k, mode))(obs, keys)
 
 
@@ -82,7 +82,7 @@ def finite(
 def assess(
     algorithm: Algorithm,
     state: Any,
-    obs: Float[Array, "envs obs"],
+    obs: Float[Array | np.ndarray, "envs obs"],
     action: Float[Array, "envs action"],
 ) -> Assessment:
     """What the critics expect of every copy's action."""

@@ -22,14 +22,19 @@ from algd.types import Metrics, Transition
 
 @partial(jax.jit, static_argnames=("algorithm",))
 def act_each(
-    algorithm: Any, states: Any, obs: Float[Array, "seeds envs obs"], keys: Key[Array, " seeds"]
+    algorithm: Any,
+    states: Any,
+    obs: Float[Array | np.ndarray, "seeds envs obs"],
+    keys: Key[Array, " seeds"],
 ) -> tuple[Float[Array, "seeds envs action"], dict[str, Array]]:
     """Every seed's sampled actions."""
     return jax.vmap(lambda s, o, k: act(algorithm, s, o, k, "sampled"))(states, obs, keys)
 
 
 @partial(jax.jit, donate_argnames=("replays",))
-def store_each(replays: Replay, fresh: Transition, keep: Bool[Array, "seeds envs"]) -> Replay:
+def store_each(
+    replays: Replay, fresh: Transition, keep: Bool[Array | np.ndarray, "seeds envs"]
+) -> Replay:
     """Every seed's transitions stored."""
     return jax.vmap(add)(replays, fresh, keep)
 

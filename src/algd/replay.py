@@ -3,6 +3,7 @@
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
 from algd.types import Transition
@@ -26,7 +27,7 @@ def capacity(replay: Replay) -> int:
     return replay.data.reward.shape[0]
 
 
-def add(replay: Replay, batch: Transition, keep: Bool[Array, " batch"]) -> Replay:
+def add(replay: Replay, batch: Transition, keep: Bool[Array | np.ndarray, " batch"]) -> Replay:
     """Store the rows to `keep`, over the oldest ones if the buffer is full."""
     slots = (replay.added + jnp.cumsum(keep, dtype=jnp.int32) - 1) % capacity(replay)
     # A slot out of range is dropped by the scatter.

@@ -71,7 +71,7 @@ def step_keys(
 
 @jax.jit
 def on_device(
-    obs: Float[Array, "envs obs"],
+    obs: Float[Array | np.ndarray, "envs obs"],
     action: Float[Array, "envs action"],
     result: EnvStep,
     extras: dict[str, Any],
@@ -79,7 +79,7 @@ def on_device(
     """A step of every copy. One program takes all its arrays from the host at once, ten times
     faster than one after the other."""
     return Transition(
-        obs=obs,
+        obs=jnp.asarray(obs),
         action=action,
         reward=jnp.asarray(result.reward),
         cost=jnp.asarray(result.cost),
