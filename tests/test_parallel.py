@@ -53,7 +53,7 @@ def buffer_actions(run: Run) -> np.ndarray:
     return np.concatenate([read_arrays(path)["replay.action"] for _, _, path in run.pieces()])
 
 
-@pytest.mark.parametrize("name", ["sac-lag", "ppo-lag"])
+@pytest.mark.parametrize("name", ["algd", "ppo-lag"])
 def test_seeds_in_one_program_are_the_runs_of_their_own(name, tmp_path):
     """Equal up to the order of sums: 1e-4 relative in the networks after a short run."""
     directories = [tmp_path / f"seed{i}" for i in range(2)]

@@ -153,7 +153,7 @@ def test_the_scale_of_the_paper_asks_first(tmp_path, capsys, monkeypatch):
     shown = capsys.readouterr().err
     assert "50 runs: 0 complete" in shown
     assert "--yes" in shown
-    assert not (tmp_path / "runs").exists()
+    assert not list(tmp_path.rglob("config.json"))
 
 
 def test_an_unknown_experiment_is_named(capsys):
