@@ -124,13 +124,12 @@ class Policy:
         return array
 
     def _actions(self, array: np.ndarray, mode: Choice, candidates: int) -> np.ndarray:
-        if array.ndim == 1 and hasattr(self.algorithm, "portable"):
-            chooses = self.portable.data.critics is not None and candidates >= 1
-            if chooses or mode != "best":
-                try:
-                    return self.portable.predict(array, mode, candidates)
-                except ValueError as error:
-                    raise UserError(str(error)) from error
+        alone = array.ndim == 1 and hasattr(self.algorithm, "portable")
+        if alone and (mode != "best" or self.portable.data.critics is not None):
+            try:
+                return self.portable.predict(array, mode, candidates)
+            except ValueError as error:
+                raise UserError(str(error)) from error
         if not np.isfinite(array).all():
             raise UserError("The observation has numbers that are infinite or not a number.")
         key = jax.random.fold_in(self._key, self._calls)

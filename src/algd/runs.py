@@ -205,9 +205,7 @@ class Run:
         except OSError as error:
             raise UserError(f"{self.config_path} cannot be read: {error.strerror}.") from error
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise UserError(
-                f"{self.config_path} is damaged: algd wrote something else. Restore it."
-            ) from error
+            raise UserError(f"{self.config_path} is damaged; restore it from a copy.") from error
         if version != FORMAT:
             raise UserError(
                 f"{self.config_path} has the format {version!r}; this version reads {FORMAT}."
