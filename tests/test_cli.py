@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 
 import algd
+from algd.algorithms import preset
 from algd.cli import main
 from algd.commands.train import preset_word
+from algd.runs import Run
+from algd.settings import Settings
 
 RUN = "--steps 160 --envs 2 --log-every 40 --eval-every 80 --eval-episodes 2 --quiet"
 TINY = (
@@ -39,6 +42,20 @@ def test_training_leaves_a_complete_run(trained):
     assert config["preset"] == "algd"
     for name in ("metrics.jsonl", "timing.jsonl", "curves.png"):
         assert (trained / name).stat().st_size > 0
+
+
+def test_train_alone_is_algd_on_diffdrive(monkeypatch, capsys):
+    """The README's first command has no argument; its run takes minutes, so it is only begun."""
+    begun = []
+
+    def note(settings, algorithm, name, *rest):
+        begun.append((settings, algorithm, name))
+        return Run(Path("runs/there"))
+
+    monkeypatch.setattr("algd.commands.train.run_to_end", note)
+    main(["train"])
+    assert begun == [(Settings(), preset("algd"), "algd")]
+    assert "algd evaluate runs/there" in capsys.readouterr().out
 
 
 def test_evaluate_prints_one_object(trained, capsys):

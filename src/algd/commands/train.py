@@ -2,6 +2,7 @@
 
 import dataclasses
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -115,7 +116,7 @@ def preset_word(arguments: list[str]) -> str | None:
 def values_of(option: str, arguments: list[str]) -> list[str]:
     """What is given for an option, before tyro knows the defaults to parse with."""
     found = []
-    for word, following in zip(arguments, [*arguments[1:], ""], strict=True):
+    for word, following in pairwise([*arguments, ""]):
         if word == option:
             found.append(following)
         if word.startswith(f"{option}="):
