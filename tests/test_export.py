@@ -5,7 +5,6 @@ import subprocess
 import sys
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -36,21 +35,13 @@ class Case:
 
     def __init__(self, task, name):
         self.policy = scattered(name, SPECS[task])
-        size, actions = self.policy.spec.obs_size, self.policy.spec.action_size
+        size = self.policy.spec.obs_size
         self.rows = np.random.default_rng(2).normal(0.0, 2.0, (ROWS, size)).astype(np.float32)
         self.key = jax.random.key(3)
         self.keys = jax.random.split(self.key, ROWS)
         self.sampled, self.certain, self.objective = self.library()
-        if name.startswith(("algd", "lgd")):
-            steps = self.policy.algorithm.denoise_steps
-
-            def noise(key):
-                start, rest = jax.random.split(key)
-                first = jax.random.normal(start, (1, actions))
-                return jnp.concatenate([first, jax.random.normal(rest, (steps, actions))])
-        else:
-            noise = lambda key: jax.random.normal(key, (1, actions))  # noqa: E731
-        self.noise = np.asarray(jax.vmap(noise)(self.keys))
+        shape = self.policy.portable.data.noise_shape
+        self.noise = np.asarray(jax.vmap(lambda key: jax.random.normal(key, shape))(self.keys))
         self.draws_always = name == "algd-paper"
 
     def library(self):

@@ -226,13 +226,10 @@ class ALGD:
         self, state: State, obs: Float[Array, " obs"], key: PRNGKeyArray, mode: Mode
     ) -> tuple[Float[Array, " action"], dict[str, Array]]:
         """The end of a reverse chain."""
-        size = state.low.shape[0]
-        start_key, noise_key = jax.random.split(key)
-        start = jax.random.normal(start_key, (size,))
-        noise = jax.random.normal(noise_key, (self.denoise_steps, size))
+        normal = jax.random.normal(key, (1 + self.denoise_steps, state.low.shape[0]))
         if mode == "deterministic" and self.deterministic == "zero-noise":
-            start, noise = jnp.zeros_like(start), jnp.zeros_like(noise)
-        latents = self.chain(state.score, obs, start, noise, state)
+            normal = jnp.zeros_like(normal)
+        latents = self.chain(state.score, obs, normal[0], normal[1:], state)
         return jnp.clip(self.squash(latents[-1], state), state.low, state.high), {}
 
     def assess(
@@ -515,17 +512,21 @@ class ALGD:
 
     def draw(self, action_shape: tuple[int, ...], key: PRNGKeyArray) -> Draws:
         """The random numbers of one update."""
-        batch, size = action_shape
-        keys = jax.random.split(key, 7)
-        steps = (self.denoise_steps, batch, size)
+        normal_key, tau_key = jax.random.split(key)
+        # One call: each would be compiled anew, a third of the whole program.
+        counts = (1, self.denoise_steps, 1, self.denoise_steps, 1, self.mc_samples)
+        normal = jax.random.normal(normal_key, (sum(counts), *action_shape))
+        next_start, next_noise, start, noise, forward, proposals = jnp.split(
+            normal, np.cumsum(counts)[:-1]
+        )
         return Draws(
-            next_start=jax.random.normal(keys[0], action_shape),
-            next_noise=jax.random.normal(keys[1], steps),
-            start=jax.random.normal(keys[2], action_shape),
-            noise=jax.random.normal(keys[3], steps),
-            tau=jax.random.randint(keys[4], (batch,), 0, self.denoise_steps),
-            forward=jax.random.normal(keys[5], action_shape),
-            proposals=jax.random.normal(keys[6], (batch, self.mc_samples, size)),
+            next_start=next_start[0],
+            next_noise=next_noise,
+            start=start[0],
+            noise=noise,
+            tau=jax.random.randint(tau_key, action_shape[:1], 0, self.denoise_steps),
+            forward=forward[0],
+            proposals=jnp.moveaxis(proposals, 0, 1),
         )
 
 

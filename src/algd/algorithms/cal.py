@@ -312,10 +312,11 @@ class CAL:
 
     def draw(self, action_shape: tuple[int, ...], key: PRNGKeyArray) -> Draws:
         """The random numbers of one update."""
-        next_key, key, member_key = jax.random.split(key, 3)
+        normal_key, member_key = jax.random.split(key)
+        next_noise, noise = jax.random.normal(normal_key, (2, *action_shape))
         return Draws(
-            next_noise=jax.random.normal(next_key, action_shape),
-            noise=jax.random.normal(key, action_shape),
+            next_noise=next_noise,
+            noise=noise,
             members=jax.random.randint(member_key, (self.intrgt_members,), 0, self.cost_ensemble),
         )
 

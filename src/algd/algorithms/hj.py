@@ -386,11 +386,7 @@ class HJ:
 
     def draw(self, action_shape: tuple[int, ...], key: PRNGKeyArray) -> Draws:
         """The random numbers of one update."""
-        next_key, key = jax.random.split(key)
-        return Draws(
-            next_noise=jax.random.normal(next_key, action_shape),
-            noise=jax.random.normal(key, action_shape),
-        )
+        return Draws(*jax.random.normal(key, (2, *action_shape)))
 
 
 PAPER = HJ(
