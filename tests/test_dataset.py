@@ -104,7 +104,7 @@ def test_minari_reads_the_buffer_back(run, tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit) as stop:
         main(["dataset", str(run.directory), "--out", str(out)])
     assert stop.value.code == 2
-    assert "not empty" in capsys.readouterr().err
+    assert "not an empty directory" in capsys.readouterr().err
 
 
 def test_episodes_of_interleaved_copies(run):

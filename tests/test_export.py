@@ -197,7 +197,7 @@ def test_mistakes_are_refused(tmp_path):
     assert not (tmp_path / "a").exists()
     policy.export(tmp_path / "b")
     before = (tmp_path / "b" / "policy.npz").read_bytes()
-    with pytest.raises(UserError, match="exists and is not empty"):
+    with pytest.raises(UserError, match="exists and is not an empty directory"):
         policy.export(tmp_path / "b")
     assert (tmp_path / "b" / "policy.npz").read_bytes() == before
     with pytest.raises(SystemExit) as stop:

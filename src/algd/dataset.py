@@ -96,7 +96,7 @@ def write_dataset(run: Run, directory: Path) -> tuple[str, int, int]:
     except ImportError as error:
         raise UserError("Minari is an extra package: pip install 'algd[data]'") from error
     if directory.exists() and not (directory.is_dir() and not any(directory.iterdir())):
-        raise UserError(f"{directory} exists and is not empty; choose another directory.")
+        raise UserError(f"{directory} exists and is not an empty directory; choose another.")
     settings, _, preset = restored(run.config())
     rows, first, dropped = stored_transitions(run)
     names = [budget["name"] for budget in run.config()["budgets"]]

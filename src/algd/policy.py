@@ -16,6 +16,8 @@ from algd.export.numpy_policy import NumpyPolicy
 from algd.learnt import learnt
 from algd.types import Choice, EnvSpec, Mode, UserError
 
+CHOICES = get_args(Choice)
+
 
 class Forecast(NamedTuple):
     """What the critics expect from an action on, all in discounted sums; for a batch, by rows.
@@ -106,8 +108,8 @@ class Policy:
         array = self._checked(obs)
         if mode is None:
             mode = "deterministic" if deterministic else "sampled"
-        if mode not in get_args(Choice):
-            raise UserError(f"The mode is one of {', '.join(get_args(Choice))}, not {mode!r}.")
+        if mode not in CHOICES:
+            raise UserError(f"The mode is one of {', '.join(CHOICES)}, not {mode!r}.")
         actions = self._actions(array, cast(Choice, mode), candidates)
         return (actions, self._forecast(array, actions)) if return_info else actions
 

@@ -90,7 +90,8 @@ def check(settings: Settings, algorithm: Any) -> None:
     check_hyperparameters(algorithm)
     if settings.devices > len(jax.devices()):
         raise UserError(
-            f"--devices {settings.devices}: this machine has {len(jax.devices())} for JAX."
+            f"--devices {settings.devices}: this machine has {len(jax.devices())} for JAX. "
+            "(XLA_FLAGS=--xla_force_host_platform_device_count=4 makes four out of a CPU.)"
         )
     if settings.devices > 1 and (
         algorithm.data != "replay" or algorithm.batch_size % settings.devices

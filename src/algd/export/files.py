@@ -41,7 +41,7 @@ def write(
     """Write the policy into a new directory; the files written."""
     check_format(form)
     if directory.exists() and not (directory.is_dir() and not any(directory.iterdir())):
-        raise UserError(f"{directory} exists and is not empty; choose another directory.")
+        raise UserError(f"{directory} exists and is not an empty directory; choose another.")
     contents, usage, latency = {"numpy": _numpy, "onnx": _onnx, "stablehlo": _stablehlo}[form](
         data, program
     )

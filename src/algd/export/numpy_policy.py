@@ -15,6 +15,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 Mode = Literal["deterministic", "sampled", "best"]
+MODES = get_args(Mode)
 Squash = Literal["tanh", "clip"]
 Objective = Literal["plain", "augmented", "reward", "reachability"]
 MOST_CANDIDATES = 10_000
@@ -172,7 +173,7 @@ class NumpyPolicy:
         rows = array if array.ndim == 2 else array[None]
         if mode == "best":
             actions = self._best(rows, candidates)
-        elif mode in get_args(Mode):
+        elif mode in MODES:
             actions = self.from_noise(rows, self._noise(len(rows), mode))
         else:
             raise ValueError(f"The mode is deterministic, sampled or best, not {mode!r}.")
