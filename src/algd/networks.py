@@ -13,7 +13,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 Activation = Callable[[Array], Array]
 Initialiser = Callable[[PRNGKeyArray, int, int], Float[Array, "inputs outputs"]]
@@ -97,11 +97,10 @@ def mlp(
     layers: tuple[Linear, ...],
     x: Float[Array, "*batch inputs"],
     activation: Activation,
-    product: Product = jnp.matmul,
 ) -> Float[Array, "*batch outputs"]:
-    """Hidden layers with an activation, a linear last layer; `product` serves the hidden ones."""
+    """Hidden layers with an activation, a linear last layer."""
     for layer in layers[:-1]:
-        x = activation(product(x, layer.weight) + layer.bias)
+        x = activation(x @ layer.weight + layer.bias)
     return x @ layers[-1].weight + layers[-1].bias
 
 
@@ -118,6 +117,77 @@ def each_member(function: Callable[..., Array], *stacked: Any) -> Array:
     return jnp.stack(
         [function(*jax.tree.map(lambda x, m=m: x[m], stacked)) for m in range(members)]
     )
+
+
+def forward(
+    layers: tuple[Linear, ...],
+    state_half: Float[Array, "batch hidden"],
+    action: Float[Array, "batch actions action"],
+    activation: Activation,
+    product: Product,
+) -> tuple[Float[Array, "rows outputs"], list[Float[Array, "rows hidden"]]]:
+    """One critic's value of every action, and what its activations were applied to."""
+    batch, actions, size = action.shape
+    action_half = action.reshape(batch * actions, size) @ layers[0].weight[-size:]
+    x = action_half.reshape(batch, actions, -1) + state_half[:, None]
+    inputs = [x.reshape(batch * actions, -1)]
+    for layer in layers[1:-1]:
+        inputs.append(product(activation(inputs[-1]), layer.weight) + layer.bias)
+    return activation(inputs[-1]) @ layers[-1].weight + layers[-1].bias, inputs
+
+
+def backward(
+    layers: tuple[Linear, ...],
+    inputs: list[Float[Array, "rows hidden"]],
+    cotangents: Float[Array, "batch actions outputs"],
+    size: int,
+    activation: Activation,
+    product: Product,
+) -> Float[Array, "batch actions action"]:
+    """From one critic's values to its actions of `size` numbers, where the cotangents are not
+    all zero."""
+    batch, actions, outputs = cotangents.shape
+    flat = cotangents.reshape(batch * actions, outputs)
+
+    def of_rows(rows: Int[Array, " block"] | slice) -> Float[Array, "block action"]:
+        grad = flat[rows] @ layers[-1].weight.T
+        for depth in range(len(inputs) - 1, -1, -1):
+            (grad,) = jax.vjp(activation, inputs[depth][rows])[1](grad)
+            if depth:
+                grad = product(grad, layers[depth].weight.T)
+        return grad @ layers[0].weight[-size:].T
+
+    needed = jnp.any(flat != 0.0, axis=-1)
+    return where_needed(of_rows, needed, batch).reshape(batch, actions, size)
+
+
+def where_needed(
+    function: Callable[[Array | slice], Array], needed: Bool[Array, " rows"], block: int
+) -> Float[Array, "rows *shape"]:
+    """`function` of the rows that are needed, given by their numbers; zero for the others.
+
+    Few are done in blocks, as many as they fill (the size must divide the number of rows); if they
+    are more than half, all are done at once.
+    """
+    count = needed.shape[0]
+    numbers = jnp.nonzero(needed, size=count, fill_value=count)[0]
+    total = jnp.sum(needed, dtype=numbers.dtype)
+
+    def next_block(state: tuple[Array, Array]) -> tuple[Array, Array]:
+        start, found = state
+        rows = jax.lax.dynamic_slice_in_dim(numbers, start, block)
+        # Behind the last row that is needed there are numbers of no row: these are dropped.
+        return start + block, found.at[rows].set(function(rows), mode="drop")
+
+    def every_row() -> Array:
+        return function(slice(None))
+
+    def by_blocks() -> Array:
+        nothing = jnp.zeros_like(jax.eval_shape(every_row))
+        begin = (jnp.zeros_like(total), nothing)
+        return jax.lax.while_loop(lambda state: state[0] < total, next_block, begin)[1]
+
+    return jax.lax.cond(2 * total > count, every_row, by_blocks)
 
 
 class CriticEnsemble(eqx.Module):
@@ -154,17 +224,46 @@ class CriticEnsemble(eqx.Module):
         product: Product = jnp.matmul,
     ) -> Float[Array, "members batch actions outputs"]:
         """Every member's value of several actions for each state."""
-        batch, actions, size = action.shape
-        flat = action.reshape(batch * actions, size)
+        batch, actions, _ = action.shape
 
         def member(
             layers: tuple[Linear, ...], half: Float[Array, "batch hidden"]
         ) -> Float[Array, "batch actions outputs"]:
-            x = (flat @ layers[0].weight[-size:]).reshape(batch, actions, -1) + half[:, None]
-            x = activation(x).reshape(batch * actions, -1)
-            return mlp(layers[1:], x, activation, product).reshape(batch, actions, -1)
+            values, _ = forward(layers, half, action, activation, product)
+            return values.reshape(batch, actions, -1)
 
         return each_member(member, self.layers, state_half)
+
+    def values_and_pullback(
+        self,
+        state_half: Float[Array, "members batch hidden"],
+        action: Float[Array, "batch actions action"],
+        activation: Activation,
+        product: Product = jnp.matmul,
+    ) -> tuple[Float[Array, "members batch actions outputs"], Callable[[Array], Array]]:
+        """The values, and what takes their cotangents to the actions'.
+
+        On a CPU, rows whose cotangents are all zero cost nothing on the way back.
+        """
+        if jax.default_backend() != "cpu":
+            valued = lambda a: self.values(state_half, a, activation, product)  # noqa: E731
+            values, pull_back = jax.vjp(valued, action)
+            return values, lambda cotangents: pull_back(cotangents)[0]
+        members = [jax.tree.map(lambda x, m=m: x[m], self.layers) for m in range(len(state_half))]
+        passes = [
+            forward(layers, half, action, activation, product)
+            for layers, half in zip(members, state_half, strict=True)
+        ]
+
+        def to_actions(cotangents: Array) -> Array:
+            parts = [
+                backward(layers, inputs, cotangent, action.shape[-1], activation, product)
+                for layers, (_, inputs), cotangent in zip(members, passes, cotangents, strict=True)
+            ]
+            return sum(parts[1:], parts[0])
+
+        values = jnp.stack([values for values, _ in passes])
+        return values.reshape(-1, *action.shape[:2], values.shape[-1]), to_actions
 
     def __call__(
         self,

@@ -490,17 +490,20 @@ class ALGD:
         qc_half = state.qc.state_half(batch.obs)
         lam = state.dual.lam
 
-        def total(actions: Float[Array, "batch points action"]) -> tuple[Array, tuple]:
-            q = clipped_value(state.q.values(q_half, actions, jax.nn.relu, product)[..., 0])
-            qcs = state.qc.values(qc_half, actions, silu, product)
-            qc = pessimistic_cost(qcs, self.cost_spread)
+        points = jnp.concatenate([action[:, None], proposed], axis=1)
+        qs, q_back = jax.vjp(lambda a: state.q.values(q_half, a, jax.nn.relu, product), points)
+        # Where the constraint is slack, the augmented Lagrangian does not depend on the cost.
+        qcs, qc_back = state.qc.values_and_pullback(qc_half, points, silu, product)
+
+        def total(qs: Array, qcs: Array) -> tuple[Array, tuple[Array, Array]]:
+            q, qc = clipped_value(qs[..., 0]), pessimistic_cost(qcs, self.cost_spread)
             by_point = jax.vmap(jax.vmap(self._energy, (0, 0, None, None)), (0, 0, None, None))
             energies = by_point(q, qc, lam, state.limit)
             # Rows do not interact: the gradient of the sum is each row's own gradient.
             return jnp.sum(energies), (energies, qc)
 
-        points = jnp.concatenate([action[:, None], proposed], axis=1)
-        grads, (energies, qc) = jax.grad(total, has_aux=True)(points)
+        (by_q, by_qc), (energies, qc) = jax.grad(total, (0, 1), has_aux=True)(qs, qcs)
+        grads = q_back(by_q)[0] + qc_back(by_qc)
         if self.dual_actions == "policy":
             return energies, grads, qc[:, 0]
         replayed = state.qc.values(qc_half, batch.action[:, None], silu)[:, :, 0]
