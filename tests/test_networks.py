@@ -55,6 +55,22 @@ def test_the_pullback_of_some_rows_is_that_of_automatic_differentiation(rows, pr
         assert np.isnan(pull_back(spoilt)).any(axis=-1).sum() == rows
 
 
+def test_an_accelerator_computes_the_same_in_batches(monkeypatch):
+    keys = jax.random.split(jax.random.key(0), 3)
+    critics = CriticEnsemble.create(3, 5, 2, (16, 16), 2, half_fan_in_normal, keys[0])
+    half = critics.state_half(jax.random.normal(keys[1], (7, 5)))
+    actions = jax.random.normal(keys[2], (7, 4, 2))
+
+    def both():
+        values, pull_back = critics.values_and_pullback(half, actions, silu)
+        return values, pull_back(values)
+
+    here = both()
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    for one, other in zip(here, both(), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
 def test_rows_that_are_not_needed_are_not_asked_for_unless_most_are():
     few, most = jnp.arange(12) % 3 == 0, jnp.arange(12) % 3 != 0
     ask = jax.jit(lambda needed: where_needed(lambda rows: 1.0 + jnp.arange(12.0)[rows], needed, 3))
