@@ -37,6 +37,9 @@ class progress_line:
     def __exit__(self, *_: object) -> None:
         if not self.quiet:
             self.live.stop()
+            if not self.live.console.is_terminal:
+                # Written to a file, the last line is left open.
+                self.live.console.print()
 
 
 def progress_text(progress: "Progress") -> str:
