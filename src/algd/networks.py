@@ -139,26 +139,18 @@ def forward(
 def backward(
     layers: tuple[Linear, ...],
     inputs: list[Float[Array, "rows hidden"]],
-    cotangents: Float[Array, "batch actions outputs"],
+    cotangents: Float[Array, "rows outputs"],
     size: int,
     activation: Activation,
     product: Product,
-) -> Float[Array, "batch actions action"]:
-    """From one critic's values to its actions of `size` numbers, where the cotangents are not
-    all zero."""
-    batch, actions, outputs = cotangents.shape
-    flat = cotangents.reshape(batch * actions, outputs)
-
-    def of_rows(rows: Int[Array, " block"] | slice) -> Float[Array, "block action"]:
-        grad = flat[rows] @ layers[-1].weight.T
-        for depth in range(len(inputs) - 1, -1, -1):
-            (grad,) = jax.vjp(activation, inputs[depth][rows])[1](grad)
-            if depth:
-                grad = product(grad, layers[depth].weight.T)
-        return grad @ layers[0].weight[-size:].T
-
-    needed = jnp.any(flat != 0.0, axis=-1)
-    return where_needed(of_rows, needed, batch).reshape(batch, actions, size)
+) -> Float[Array, "rows action"]:
+    """From the cotangents of one critic's values to those of its actions of `size` numbers."""
+    grad = cotangents @ layers[-1].weight.T
+    for depth in range(len(inputs) - 1, -1, -1):
+        (grad,) = jax.vjp(activation, inputs[depth])[1](grad)
+        if depth:
+            grad = product(grad, layers[depth].weight.T)
+    return grad @ layers[0].weight[-size:].T
 
 
 def where_needed(
@@ -256,11 +248,24 @@ class CriticEnsemble(eqx.Module):
         ]
 
         def to_actions(cotangents: Array) -> Array:
-            parts = [
-                backward(layers, inputs, cotangent, action.shape[-1], activation, product)
-                for layers, (_, inputs), cotangent in zip(members, passes, cotangents, strict=True)
-            ]
-            return sum(parts[1:], parts[0])
+            flat = cotangents.reshape(len(members), -1, cotangents.shape[-1])
+
+            def of_rows(rows: Int[Array, " block"] | slice) -> Float[Array, "block action"]:
+                parts = [
+                    backward(
+                        layers,
+                        [x[rows] for x in inputs],
+                        cotangent[rows],
+                        action.shape[-1],
+                        activation,
+                        product,
+                    )
+                    for layers, (_, inputs), cotangent in zip(members, passes, flat, strict=True)
+                ]
+                return sum(parts[1:], parts[0])
+
+            needed = jnp.any(flat != 0.0, axis=(0, 2))
+            return where_needed(of_rows, needed, action.shape[0]).reshape(action.shape)
 
         values = jnp.stack([values for values, _ in passes])
         return values.reshape(-1, *action.shape[:2], values.shape[-1]), to_actions
