@@ -506,7 +506,9 @@ def test_environment_of_the_guide():
 def test_program_of_the_guide(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     scope = {}
-    # Shorter than the guide says, but with gradient rounds: 1,000 steps are prefill.
-    exec(guide_program().replace("steps=2000", "steps=1100"), scope)
+    # Shorter than the guide says, with small networks, but with gradient rounds.
+    less = "steps=140, prefill=100, critic_hidden=16, score_hidden=16, batch_size=16"
+    assert "steps=2000" in guide_program()
+    exec(guide_program().replace("steps=2000", less), scope)
     assert scope["run"].directory.is_relative_to("runs/corridor")
     assert scope["info"]["cost"] in (0.0, 1.0)
