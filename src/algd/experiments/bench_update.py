@@ -24,7 +24,7 @@ GFLOP_PER_ROUND = 6.08
 ROUNDS = 10
 
 PAPER_SPEC = EnvSpec(76, (-1.0,) * 2, (1.0,) * 2, (Budget(10.0),), 400)
-# With no budget at all every action is over it, and no part of the cost's gradient vanishes.
+# Over a budget of zero is every action, so that no part of the cost's gradient vanishes.
 BINDING_SPEC = dataclasses.replace(PAPER_SPEC, budgets=(Budget(0.0),))
 
 
