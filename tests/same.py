@@ -1,7 +1,5 @@
 """What two runs that should be equal differ in."""
 
-from itertools import pairwise
-
 import numpy as np
 
 from algd.runs import Run, read_arrays
@@ -22,12 +20,14 @@ def last_arrays(run: Run) -> dict[str, np.ndarray]:
 
 
 def buffer(run: Run) -> dict[str, np.ndarray]:
-    """The transitions on the disk that the newest checkpoint may need, however they are cut."""
+    """The transitions that the newest checkpoint needs, however they are cut into pieces."""
     pieces = [read_arrays(path) for _, _, path in run.pieces()]
-    spans = [(first, last) for first, last, _ in run.pieces()]
-    assert all(a[1] == b[0] for a, b in pairwise(spans)), spans
-    whole = {name: np.concatenate([p[name] for p in pieces]) for name in (pieces or [{}])[0]}
-    return {**whole, "span": np.array(spans).reshape(-1, 2)[[0, -1], [0, 1]]} if pieces else {}
+    if not pieces:
+        return {}
+    numbers = np.concatenate([np.arange(first, last) for first, last, _ in run.pieces()])
+    kept = run.config()["hyperparameters"]["replay_size"]
+    newest = {name: np.concatenate([p[name] for p in pieces])[-kept:] for name in pieces[0]}
+    return {**newest, "numbers": numbers[-kept:]}
 
 
 def _unequal(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> list[str]:

@@ -6,8 +6,12 @@ from typing import Any
 from algd.algorithms import preset
 from algd.experiments.trials import tiny
 
+# Less than a run has steps: runs of every length share their programs, and the buffer wraps.
+KEPT = 64
+
 
 def small(name: str, **changes: Any) -> Any:
-    """The preset with tiny networks and batches."""
+    """The preset with tiny networks, batches and buffers."""
     algorithm: Any = preset(name)
-    return dataclasses.replace(algorithm, **{**tiny(name), **changes})
+    sizes = tiny(name) | ({"replay_size": KEPT} if algorithm.data == "replay" else {})
+    return dataclasses.replace(algorithm, **{**sizes, **changes})

@@ -4,7 +4,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from algd.critics import clipped_value, pessimistic_cost, polyak, squared_error, td_target
+from algd.critics import (
+    clipped_value,
+    double_critic_loss,
+    ensemble_loss,
+    pessimistic_cost,
+    polyak,
+    td_target,
+)
+from algd.experiments.bench_update import example_batch
+from algd.networks import CriticEnsemble, silu, xavier_uniform
+from algd.types import Budget, EnvSpec
 
 
 def test_pessimistic_cost_is_mean_plus_unbiased_spread():
@@ -33,9 +43,30 @@ def test_clipped_value_takes_the_smaller():
     np.testing.assert_array_equal(clipped_value(qs), [1.0, 3.0])
 
 
-def test_squared_error_per_member():
-    got = squared_error(jnp.array([[1.0, 2.0], [0.0, 0.0]]), jnp.zeros((2, 2)))
-    np.testing.assert_allclose(got, [2.5, 0.0])
+def test_losses_member_by_member_are_those_of_the_whole_ensemble():
+    """Summed over the double critic; over the cost ensemble the mean, summed over constraints."""
+    batch = example_batch(EnvSpec(3, (-1.0,), (1.0,), (Budget(1.0), Budget(2.0, "b")), 10), 8)
+    draw = np.random.default_rng(0)
+    for members, outputs, activation in ((2, 1, jax.nn.relu), (4, 2, silu)):
+        key = jax.random.key(members)
+        critics = CriticEnsemble.create(members, 3, 1, (5, 5), outputs, xavier_uniform, key)
+        targets = jnp.asarray(draw.normal(size=(members, 8, outputs)), jnp.float32)
+        weight = 1.0 if outputs == 1 else outputs / members
+        if outputs == 1:
+            targets = jnp.broadcast_to(targets[:1], targets.shape)
+            loss_of, target = double_critic_loss, targets[0, :, 0]
+        else:
+            loss_of, target = ensemble_loss, targets
+
+        def whole(critics, activation=activation, targets=targets, weight=weight):
+            values = critics(batch.obs, batch.action, activation)
+            return weight * jnp.sum(jnp.mean((values - targets) ** 2, axis=(1, 2)))
+
+        found = jax.jit(loss_of, static_argnums=3)(critics, batch, target, activation)
+        loss, grads = jax.jit(jax.value_and_grad(whole))(critics)
+        np.testing.assert_allclose(found[0][0], loss, rtol=1e-6)
+        for one, other in zip(jax.tree.leaves(found[1]), jax.tree.leaves(grads), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-7)
 
 
 def test_polyak_keeps_the_fixed_point():

@@ -14,8 +14,8 @@ from small import small
 
 minari = pytest.importorskip("minari")
 
-# Nothing is learnt: only what is stored matters here.
-IDLE = {"prefill": 10_000}
+# Nothing is learnt: only what is stored matters here, and that is everything.
+IDLE = {"prefill": 10_000, "replay_size": 90}
 SHORT = Settings(
     env="Counter-v0", steps=90, envs=3, budget=(5.0, 7.0), log_every=1_000, eval_episodes=1
 )

@@ -1,7 +1,6 @@
 """Overlapped steps, several seeds in one program, several devices."""
 
 import dataclasses
-import json
 import os
 import subprocess
 import sys
@@ -35,9 +34,11 @@ def test_an_overlapped_run_resumes_exactly(name, tmp_path):
 
 def test_overlap_is_a_lag_of_one_step(tmp_path):
     """Until the first gradient round both runs act alike; then the policy is one step behind."""
-    plain = training.train(SHORT, small("sac-lag"), "sac-lag", tmp_path / "plain")
+    # All transitions are kept.
+    algorithm = small("sac-lag", replay_size=SHORT.steps)
+    plain = training.train(SHORT, algorithm, "sac-lag", tmp_path / "plain")
     settings = dataclasses.replace(SHORT, overlap=True)
-    lagging = training.train(settings, small("sac-lag"), "sac-lag", tmp_path / "lagging")
+    lagging = training.train(settings, algorithm, "sac-lag", tmp_path / "lagging")
     first, second = (buffer_actions(run) for run in (plain, lagging))
     assert len(second) == len(first) - SHORT.envs
     # Rows 0..39 are the prefill; the rounds owed after step 42 change the actions of rows 42 and
@@ -55,20 +56,24 @@ def buffer_actions(run: Run) -> np.ndarray:
 
 @pytest.mark.parametrize("name", ["algd", "ppo-lag"])
 def test_seeds_in_one_program_are_the_runs_of_their_own(name, tmp_path):
-    """Equal up to the order of sums: 1e-4 relative in the networks after a short run."""
+    """Equal up to the order of sums: 1e-4 relative in the networks after a short run.
+
+    Short, because sooner or later that order decides on which side of its kink a unit falls.
+    """
+    settings = dataclasses.replace(SHORT, steps=100)
     directories = [tmp_path / f"seed{i}" for i in range(2)]
-    runs = training.train_seeds(SHORT, small(name), name, directories)
+    runs = training.train_seeds(settings, small(name), name, directories)
     for i, run in enumerate(runs):
         alone = training.train(
-            dataclasses.replace(SHORT, seed=i), small(name), name, tmp_path / f"alone{i}"
+            dataclasses.replace(settings, seed=i), small(name), name, tmp_path / f"alone{i}"
         )
         together, single = last_arrays(run), last_arrays(alone)
         assert together.keys() == single.keys()
         # "metrics" is the size and checksum of a file of printed numbers.
         for key in together.keys() - {"metrics"}:
             np.testing.assert_allclose(together[key], single[key], rtol=1e-4, atol=1e-4)
-    resumed, _ = training.resume(runs[0].directory, steps=SHORT.steps + 40)
-    assert resumed.checkpoints()[-1][0] == SHORT.steps + 40
+    resumed, _ = training.resume(runs[0].directory, steps=120)
+    assert resumed.checkpoints()[-1][0] == 120
 
 
 def test_seeds_on_the_command_line(tmp_path, capsys):
@@ -85,27 +90,15 @@ def test_seeds_on_the_command_line(tmp_path, capsys):
 
 
 SHARDED = """
-import dataclasses, json, sys
-import jax, numpy as np
-from algd import training
-from algd.runs import read_arrays
-from algd.settings import Settings
+import dataclasses, pathlib, sys
+import jax
 sys.path.insert(0, sys.argv[2])
 from small import small
+from test_parallel import SHORT
+from algd import training
 assert len(jax.devices()) == 4
-settings = Settings(steps=120, envs=2, log_every=40, eval_every=120, eval_episodes=2)
-found = {}
-for devices in (1, 4):
-    run = training.train(
-        dataclasses.replace(settings, devices=devices), small("algd"), "algd",
-        __import__("pathlib").Path(sys.argv[1]) / str(devices),
-    )
-    found[devices] = read_arrays(run.checkpoints()[-1][1])
-worst = max(
-    float(np.max(np.abs(found[1][k].astype(float) - found[4][k].astype(float)), initial=0.0))
-    for k in found[1] if k.startswith("state.")
-)
-print(json.dumps({"worst": worst, "rounds": int(found[4]["state.rounds"])}))
+settings = dataclasses.replace(SHORT, steps=120, devices=4)
+training.train(settings, small("algd"), "algd", pathlib.Path(sys.argv[1]))
 """
 
 
@@ -113,15 +106,19 @@ def test_four_devices_share_out_the_minibatch(tmp_path):
     """The same run on 1 and on 4 simulated devices, up to the order of sums."""
     four = os.environ["XLA_FLAGS"] + " --xla_force_host_platform_device_count=4"
     done = subprocess.run(
-        [sys.executable, "-c", SHARDED, str(tmp_path), str(Path(__file__).parent)],
+        [sys.executable, "-c", SHARDED, str(tmp_path / "four"), str(Path(__file__).parent)],
         capture_output=True,
         text=True,
         env={**os.environ, "XLA_FLAGS": four},
     )
     assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout.splitlines()[-1])
-    assert result["rounds"] == 40
-    assert result["worst"] < 1e-4
+    settings = dataclasses.replace(SHORT, steps=120)
+    alone = last_arrays(training.train(settings, small("algd"), "algd", tmp_path / "one"))
+    shared = last_arrays(Run(tmp_path / "four"))
+    assert int(shared["state.rounds"]) == 40
+    for name in alone:
+        if name.startswith("state."):
+            np.testing.assert_allclose(shared[name], alone[name], atol=1e-4, err_msg=name)
 
 
 def test_devices_that_do_not_exist_or_do_not_fit_are_refused(tmp_path):

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from algd.networks import Activation, CriticEnsemble, silu
+from algd.networks import Activation, CriticEnsemble, Linear, each_member, mlp, silu
 from algd.types import Assessment, Transition
 
 
@@ -55,11 +55,13 @@ def double_critic_loss(
 ) -> tuple[tuple[Float[Array, ""], Float[Array, "members batch"]], CriticEnsemble]:
     r"""$\sum_j \mathrm{mean} (Q_j - y)^2$ and the values Q_j, with the loss's gradient."""
 
-    def loss(q: CriticEnsemble) -> tuple[Array, Array]:
-        values = q(batch.obs, batch.action, activation)[..., 0]
-        return jnp.sum(squared_error(values, jnp.broadcast_to(target, values.shape))), values
+    def loss(critic: tuple[Linear, ...]) -> tuple[Array, Array]:
+        values = mlp(critic, inputs, activation)[:, 0]
+        return jnp.mean((values - target) ** 2), values
 
-    return jax.value_and_grad(loss, has_aux=True)(q)
+    inputs = jnp.concatenate([batch.obs, batch.action], axis=-1)
+    (losses, values), grads = each_member(jax.value_and_grad(loss, has_aux=True), q.layers)
+    return (jnp.sum(losses), values), CriticEnsemble(grads)
 
 
 def ensemble_loss(
@@ -73,11 +75,17 @@ def ensemble_loss(
     Summed over constraints, so that a second budget does not slow the first one's critic.
     """
 
-    def loss(qc: CriticEnsemble) -> tuple[Array, Array]:
-        values = qc(batch.obs, batch.action, activation)
-        return jnp.mean(squared_error(values, targets)) * values.shape[-1], values
+    def loss(
+        critic: tuple[Linear, ...], target: Float[Array, "batch outputs"]
+    ) -> tuple[Array, Array]:
+        values = mlp(critic, inputs, activation)
+        return jnp.sum(jnp.mean((values - target) ** 2, axis=0)) / len(targets), values
 
-    return jax.value_and_grad(loss, has_aux=True)(qc)
+    inputs = jnp.concatenate([batch.obs, batch.action], axis=-1)
+    # Member by member: the gradient of a slice of all members would be as large as all of them.
+    member = jax.value_and_grad(loss, has_aux=True)
+    (losses, values), grads = each_member(member, qc.layers, targets)
+    return (jnp.sum(losses), values), CriticEnsemble(grads)
 
 
 def reachability_target(
@@ -124,13 +132,6 @@ def assessment(
     costs = qc(obs[None], action[None], silu)[:, 0]
     mean = pessimistic_cost(costs, 0.0)
     return Assessment(clipped_value(values), mean, pessimistic_cost(costs, 1.0) - mean)
-
-
-def squared_error(
-    predictions: Float[Array, "members *batch"], targets: Float[Array, "members *batch"]
-) -> Float[Array, " members"]:
-    """Each member's mean squared error."""
-    return jnp.mean((predictions - targets) ** 2, axis=tuple(range(1, predictions.ndim)))
 
 
 def polyak(target: Any, online: Any, rate: float | Float[Array, ""]) -> Any:

@@ -104,8 +104,8 @@ def mlp(
     return x @ layers[-1].weight + layers[-1].bias
 
 
-def each_member(function: Callable[..., Array], *stacked: Any) -> Array:
-    """`function` of every member's slice of the arguments, stacked.
+def each_member(function: Callable[..., Any], *stacked: Any) -> Any:
+    """`function` of every member's slice of the arguments, its results stacked.
 
     On a CPU member by member: each one's intermediate results stay in its cache, and small products
     of different members run at the same time (1.6 times faster at the paper's sizes). On an
@@ -114,9 +114,8 @@ def each_member(function: Callable[..., Array], *stacked: Any) -> Array:
     if jax.default_backend() != "cpu":
         return jax.vmap(function)(*stacked)
     members = jax.tree.leaves(stacked)[0].shape[0]
-    return jnp.stack(
-        [function(*jax.tree.map(lambda x, m=m: x[m], stacked)) for m in range(members)]
-    )
+    results = [function(*jax.tree.map(lambda x, m=m: x[m], stacked)) for m in range(members)]
+    return jax.tree.map(lambda *parts: jnp.stack(parts), *results)
 
 
 def forward(
