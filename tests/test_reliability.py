@@ -112,13 +112,6 @@ def test_killed_twice_is_the_run_never_killed(killed):
     assert killed["differences"] == []
 
 
-def test_killed_once_on_another_task(folder):
-    test = KillTest("PointButton1", "sac-lag", kills=1, steps=80, seed=1, folder=folder / "other")
-    outcome = kill_test.main(test)
-    assert outcome["kills"] == 1
-    assert outcome["differences"] == []
-
-
 def test_a_lock_dies_with_its_holder(copy):
     code = (
         "import fcntl, sys, time; file = open(sys.argv[1], 'a'); "

@@ -40,13 +40,16 @@ def test_same_seed_same_numbers(tmp_path):
 EACH = {type(algorithm): name for name, algorithm in reversed(presets().items())}.values()
 
 
-@pytest.mark.parametrize("name", sorted(EACH))
-def test_stopped_and_resumed_is_the_run_never_stopped(name, tmp_path):
-    algorithm = small(name)
-    whole = training.train(SHORT, algorithm, name, tmp_path / "whole")
-    part_settings = Settings(**{**vars(SHORT), "steps": 130})
+@pytest.mark.parametrize(
+    ("env", "name"),
+    [*(("DiffDrive", name) for name in sorted(EACH)), ("PointButton1", "sac-lag")],
+)
+def test_stopped_and_resumed_is_the_run_never_stopped(env, name, tmp_path):
+    algorithm, settings = small(name), Settings(**{**vars(SHORT), "env": env})
+    whole = training.train(settings, algorithm, name, tmp_path / "whole")
+    part_settings = Settings(**{**vars(settings), "steps": 130})
     training.train(part_settings, algorithm, name, tmp_path / "part")
-    resumed, notes = training.resume(tmp_path / "part", steps=SHORT.steps)
+    resumed, notes = training.resume(tmp_path / "part", steps=settings.steps)
     assert notes == []
     assert_same(whole, resumed)
 

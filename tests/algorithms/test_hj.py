@@ -30,6 +30,7 @@ BATCH = 8
 EXACT = {"rtol": 1e-9, "atol": 1e-11}
 
 
+@jax.jit
 def sweep(values, margin, following, discount):
     keep = jnp.ones_like(margin)
     return reachability_target(margin, keep, discount, values[following])
