@@ -80,7 +80,11 @@ def test_resume_with_more_steps(trained, tmp_path, capsys):
 
     copy = tmp_path / "copy"
     shutil.copytree(trained, copy)
+    newest = max((copy / "checkpoints").iterdir())
+    newest.write_bytes(newest.read_bytes()[:-1])
     main(["resume", str(copy), "--steps", "240", "--quiet"])
+    said = capsys.readouterr().out
+    assert said.startswith(f"{newest.name} is not used")
     rows = [json.loads(line) for line in (copy / "metrics.jsonl").read_text().splitlines()]
     assert rows[-1]["step"] == 240
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -115,14 +115,18 @@ def drawn(directories: Sequence[Path]) -> Iterator[None]:
 
 
 def resume(
-    run: str | Path, steps: int | None = None, report: Report = lambda progress: None
+    run: str | Path,
+    steps: int | None = None,
+    report: Report = lambda progress: None,
+    tell: Callable[[str], None] = lambda note: None,
 ) -> tuple[Run, list[str]]:
-    """Continue a run, up to `steps` in all if given; the second value is what to know of it."""
+    """Continue a run, up to `steps` in all if given; the second value is what to know of it, which
+    `tell` is given before the run goes on."""
     directory = Path(run)
     # What cannot be continued is not drawn either.
     Run(directory).config()
     try:
-        return training.resume(directory, steps, report)
+        return training.resume(directory, steps, report, tell)
     finally:
         draw(Run(directory))
 

@@ -119,9 +119,13 @@ def train_seeds(
 
 
 def resume(
-    directory: Path, steps: int | None = None, report: Report = lambda progress: None
+    directory: Path,
+    steps: int | None = None,
+    report: Report = lambda progress: None,
+    tell: Callable[[str], None] = lambda note: None,
 ) -> tuple[Run, list[str]]:
-    """Continue a run from its newest whole checkpoint; also what the user should know of it."""
+    """Continue a run from its newest whole checkpoint; also what the user should know of it, which
+    is told before the run goes on too."""
     run = Run(directory)
     config = run.config()
     settings, algorithm, name = restored(config)
@@ -148,6 +152,8 @@ def resume(
                 f"{settings.env} cannot save its state: the copies start fresh episodes, so the "
                 "run is a valid continuation but not the one it would have been."
             )
+        for note in notes:
+            tell(note)
         with run.writing():
             run.forget_after(trainer.step, trainer.stored)
             run.write_config(

@@ -27,7 +27,5 @@ def run(arguments: list[str]) -> None:
     remember_compilations()
     chosen = parse(Resume, arguments, "resume")
     with progress_line(chosen.quiet) as report:
-        run, notes = interruptible(lambda: resume(chosen.run, chosen.steps, report))
-    for note in notes:
-        print(note)
+        run, _ = interruptible(lambda: resume(chosen.run, chosen.steps, report, print))
     announce(run.directory)
