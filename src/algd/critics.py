@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from algd.networks import Activation, CriticEnsemble, Linear, each_member, mlp, silu
+from algd.networks import Activation, CriticEnsemble, silu
 from algd.types import Assessment, Transition
 
 
@@ -54,14 +54,10 @@ def double_critic_loss(
     q: CriticEnsemble, batch: Transition, target: Float[Array, " batch"], activation: Activation
 ) -> tuple[tuple[Float[Array, ""], Float[Array, "members batch"]], CriticEnsemble]:
     r"""$\sum_j \mathrm{mean} (Q_j - y)^2$ and the values Q_j, with the loss's gradient."""
-
-    def loss(critic: tuple[Linear, ...]) -> tuple[Array, Array]:
-        values = mlp(critic, inputs, activation)[:, 0]
-        return jnp.mean((values - target) ** 2), values
-
-    inputs = jnp.concatenate([batch.obs, batch.action], axis=-1)
-    (losses, values), grads = each_member(jax.value_and_grad(loss, has_aux=True), q.layers)
-    return (jnp.sum(losses), values), CriticEnsemble(grads)
+    targets = jnp.broadcast_to(target[:, None], (q.members, len(target), 1))
+    weight = 1.0 / len(target)
+    values, grads = q.regress(batch.obs, batch.action, targets, weight, activation)
+    return (weight * jnp.sum((values - targets) ** 2), values[..., 0]), grads
 
 
 def ensemble_loss(
@@ -74,18 +70,10 @@ def ensemble_loss(
 
     Summed over constraints, so that a second budget does not slow the first one's critic.
     """
-
-    def loss(
-        critic: tuple[Linear, ...], target: Float[Array, "batch outputs"]
-    ) -> tuple[Array, Array]:
-        values = mlp(critic, inputs, activation)
-        return jnp.sum(jnp.mean((values - target) ** 2, axis=0)) / len(targets), values
-
-    inputs = jnp.concatenate([batch.obs, batch.action], axis=-1)
-    # Member by member: the gradient of a slice of all members would be as large as all of them.
-    member = jax.value_and_grad(loss, has_aux=True)
-    (losses, values), grads = each_member(member, qc.layers, targets)
-    return (jnp.sum(losses), values), CriticEnsemble(grads)
+    members, rows, _ = targets.shape
+    weight = 1.0 / (members * rows)
+    values, grads = qc.regress(batch.obs, batch.action, targets, weight, activation)
+    return (weight * jnp.sum((values - targets) ** 2), values), grads
 
 
 def reachability_target(

@@ -13,7 +13,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from algd.native import critics as native
+from algd.native import mlp as native_mlp
 
 Activation = Callable[[Array], Array]
 Initialiser = Callable[[PRNGKeyArray, int, int], Float[Array, "inputs outputs"]]
@@ -99,6 +102,9 @@ def mlp(
     activation: Activation,
 ) -> Float[Array, "*batch outputs"]:
     """Hidden layers with an activation, a linear last layer."""
+    leaves = tuple(jax.tree.leaves(layers))
+    if activation is jax.nn.relu and native_mlp.serves(leaves, x):
+        return native_mlp.mlp(leaves, x)
     for layer in layers[:-1]:
         x = activation(x @ layer.weight + layer.bias)
     return x @ layers[-1].weight + layers[-1].bias
@@ -116,69 +122,6 @@ def each_member(function: Callable[..., Any], *stacked: Any) -> Any:
     members = jax.tree.leaves(stacked)[0].shape[0]
     results = [function(*jax.tree.map(lambda x, m=m: x[m], stacked)) for m in range(members)]
     return jax.tree.map(lambda *parts: jnp.stack(parts), *results)
-
-
-def forward(
-    layers: tuple[Linear, ...],
-    state_half: Float[Array, "batch hidden"],
-    action: Float[Array, "batch actions action"],
-    activation: Activation,
-    product: Product,
-) -> tuple[Float[Array, "rows outputs"], list[Float[Array, "rows hidden"]]]:
-    """One critic's value of every action, and what its activations were applied to."""
-    batch, actions, size = action.shape
-    action_half = action.reshape(batch * actions, size) @ layers[0].weight[-size:]
-    x = action_half.reshape(batch, actions, -1) + state_half[:, None]
-    inputs = [x.reshape(batch * actions, -1)]
-    for layer in layers[1:-1]:
-        inputs.append(product(activation(inputs[-1]), layer.weight) + layer.bias)
-    return activation(inputs[-1]) @ layers[-1].weight + layers[-1].bias, inputs
-
-
-def backward(
-    layers: tuple[Linear, ...],
-    inputs: list[Float[Array, "rows hidden"]],
-    cotangents: Float[Array, "rows outputs"],
-    size: int,
-    activation: Activation,
-    product: Product,
-) -> Float[Array, "rows action"]:
-    """From the cotangents of one critic's values to those of its actions of `size` numbers."""
-    grad = cotangents @ layers[-1].weight.T
-    for depth in range(len(inputs) - 1, -1, -1):
-        (grad,) = jax.vjp(activation, inputs[depth])[1](grad)
-        if depth:
-            grad = product(grad, layers[depth].weight.T)
-    return grad @ layers[0].weight[-size:].T
-
-
-def where_needed(
-    function: Callable[[Array | slice], Array], needed: Bool[Array, " rows"], block: int
-) -> Float[Array, "rows *shape"]:
-    """`function` of the rows that are needed, given by their numbers; zero for the others.
-
-    Few are done in blocks, as many as they fill (the size must divide the number of rows); if they
-    are more than half, all are done at once.
-    """
-    count = needed.shape[0]
-    numbers = jnp.nonzero(needed, size=count, fill_value=count)[0]
-    total = jnp.sum(needed, dtype=numbers.dtype)
-
-    def next_block(state: tuple[Array, Array]) -> tuple[Array, Array]:
-        start, found = state
-        rows = jax.lax.dynamic_slice_in_dim(numbers, start, block)
-        # Behind the last row that is needed there are numbers of no row: these are dropped.
-        return start + block, found.at[rows].set(function(rows), mode="drop")
-
-    def every_row() -> Array:
-        return function(slice(None))
-
-    def by_blocks() -> Array:
-        nothing = jnp.zeros_like(jax.eval_shape(every_row))
-        begin = (jnp.zeros_like(total), nothing)
-        return jax.lax.while_loop(lambda state: state[0] < total, next_block, begin)[1]
-
-    return jax.lax.cond(2 * total > count, every_row, by_blocks)
 
 
 class CriticEnsemble(eqx.Module):
@@ -202,82 +145,107 @@ class CriticEnsemble(eqx.Module):
         keys = jax.random.split(key, members)
         return cls(jax.vmap(lambda k: init_layers(sizes, initialiser, k))(keys))
 
-    def state_half(self, obs: Float[Array, "batch obs"]) -> Float[Array, "members batch hidden"]:
-        """The first layer's sum over the observation, to be shared by all actions of a state."""
-        first = self.layers[0]
-        return obs @ first.weight[:, : obs.shape[-1]] + first.bias[:, None]
-
-    def values(
-        self,
-        state_half: Float[Array, "members batch hidden"],
-        action: Float[Array, "batch actions action"],
-        activation: Activation,
-        product: Product = jnp.matmul,
-    ) -> Float[Array, "members batch actions outputs"]:
-        """Every member's value of several actions for each state."""
-        batch, actions, _ = action.shape
-
-        def member(
-            layers: tuple[Linear, ...], half: Float[Array, "batch hidden"]
-        ) -> Float[Array, "batch actions outputs"]:
-            values, _ = forward(layers, half, action, activation, product)
-            return values.reshape(batch, actions, -1)
-
-        return each_member(member, self.layers, state_half)
-
-    def values_and_pullback(
-        self,
-        state_half: Float[Array, "members batch hidden"],
-        action: Float[Array, "batch actions action"],
-        activation: Activation,
-        product: Product = jnp.matmul,
-    ) -> tuple[Float[Array, "members batch actions outputs"], Callable[[Array], Array]]:
-        """The values, and what takes their cotangents to the actions'.
-
-        On a CPU, rows whose cotangents are all zero cost nothing on the way back.
-        """
-        if jax.default_backend() != "cpu":
-            valued = lambda a: self.values(state_half, a, activation, product)  # noqa: E731
-            values, pull_back = jax.vjp(valued, action)
-            return values, lambda cotangents: pull_back(cotangents)[0]
-        members = [jax.tree.map(lambda x, m=m: x[m], self.layers) for m in range(len(state_half))]
-        passes = [
-            forward(layers, half, action, activation, product)
-            for layers, half in zip(members, state_half, strict=True)
-        ]
-
-        def to_actions(cotangents: Array) -> Array:
-            flat = cotangents.reshape(len(members), -1, cotangents.shape[-1])
-
-            def of_rows(rows: Int[Array, " block"] | slice) -> Float[Array, "block action"]:
-                parts = [
-                    backward(
-                        layers,
-                        [x[rows] for x in inputs],
-                        cotangent[rows],
-                        action.shape[-1],
-                        activation,
-                        product,
-                    )
-                    for layers, (_, inputs), cotangent in zip(members, passes, flat, strict=True)
-                ]
-                return sum(parts[1:], parts[0])
-
-            needed = jnp.any(flat != 0.0, axis=(0, 2))
-            return where_needed(of_rows, needed, action.shape[0]).reshape(action.shape)
-
-        values = jnp.stack([values for values, _ in passes])
-        return values.reshape(-1, *action.shape[:2], values.shape[-1]), to_actions
-
     def __call__(
         self,
         obs: Float[Array, "batch obs"],
         action: Float[Array, "batch action"],
         activation: Activation,
     ) -> Float[Array, "members batch outputs"]:
-        """Every member's value of one action for each state."""
+        """Every member's value of one action for each state; can be differentiated."""
         inputs = jnp.concatenate([obs, action], axis=-1)
         return each_member(lambda layers: mlp(layers, inputs, activation), self.layers)
+
+    def values(
+        self,
+        obs: Float[Array, "batch obs"],
+        action: Float[Array, "batch actions action"],
+        activation: Activation,
+    ) -> Float[Array, "members batch actions outputs"]:
+        """Every member's value of several actions for each state, not to be differentiated."""
+        if self._native(activation):
+            silus = activation is silu
+            return native.values_and_slopes(self._leaves, obs, action, silus, False, False)[0]
+        return self._plain_values(obs, action, activation, jnp.matmul)
+
+    def values_and_pullback(
+        self,
+        obs: Float[Array, "batch obs"],
+        action: Float[Array, "batch actions action"],
+        activation: Activation,
+        product: Product = jnp.matmul,
+    ) -> tuple[Float[Array, "members batch actions outputs"], Callable[[Array], Array]]:
+        """The values, and what takes their cotangents to the actions'.
+
+        In native code, rows whose cotangents are all zero cost nothing on the way back.
+        """
+        if not (self._native(activation) and product in (jnp.matmul, bfloat16_product)):
+            plain = lambda a: self._plain_values(obs, a, activation, product)  # noqa: E731
+            values, pull_back = jax.vjp(plain, action)
+            return values, lambda cotangents: pull_back(cotangents)[0]
+        inputs = (self._leaves, obs, action)
+        how = (activation is silu, product is bfloat16_product)
+        values, slopes = native.values_and_slopes(*inputs, *how, True)
+        return values, lambda cotangents: native.pull_back(*inputs, cotangents, slopes, *how)
+
+    def regress(
+        self,
+        obs: Float[Array, "batch obs"],
+        action: Float[Array, "batch action"],
+        targets: Float[Array, "members batch outputs"],
+        weight: float,
+        activation: Activation,
+    ) -> tuple[Float[Array, "members batch outputs"], "CriticEnsemble"]:
+        r"""The values, and the gradient of $w \sum (Q_i - y_i)^2$."""
+        if self._native(activation):
+            values, grads = native.regress(
+                self._leaves, obs, action, targets, weight, activation is silu
+            )
+            return values, jax.tree.unflatten(jax.tree.structure(self), grads)
+
+        def loss(
+            layers: tuple[Linear, ...], target: Float[Array, "batch outputs"]
+        ) -> tuple[Array, Array]:
+            values = mlp(layers, inputs, activation)
+            return weight * jnp.sum((values - target) ** 2), values
+
+        inputs = jnp.concatenate([obs, action], axis=-1)
+        # Member by member: the gradient of a slice of all members would be as large as all of them.
+        grads, values = each_member(jax.grad(loss, has_aux=True), self.layers, targets)
+        return values, CriticEnsemble(grads)
+
+    @property
+    def members(self) -> int:
+        """How many critics there are."""
+        return self.layers[0].bias.shape[0]
+
+    @property
+    def _leaves(self) -> Any:
+        return tuple(jax.tree.leaves(self))
+
+    def _native(self, activation: Activation) -> bool:
+        return activation in (jax.nn.relu, silu) and native.serves(self._leaves)
+
+    def _plain_values(
+        self,
+        obs: Float[Array, "batch obs"],
+        action: Float[Array, "batch actions action"],
+        activation: Activation,
+        product: Product,
+    ) -> Float[Array, "members batch actions outputs"]:
+        """The values through XLA; all actions of a state share the first layer's sum over it."""
+        batch, actions, size = action.shape
+
+        def member(layers: tuple[Linear, ...]) -> Float[Array, "batch actions outputs"]:
+            first = layers[0].weight
+            state_half = obs @ first[:-size] + layers[0].bias
+            action_half = action.reshape(batch * actions, size) @ first[-size:]
+            x = action_half.reshape(batch, actions, -1) + state_half[:, None]
+            x = activation(x.reshape(batch * actions, -1))
+            for layer in layers[1:-1]:
+                x = activation(product(x, layer.weight) + layer.bias)
+            return (x @ layers[-1].weight + layers[-1].bias).reshape(batch, actions, -1)
+
+        return each_member(member, self.layers)
 
 
 class ScoreNetwork(eqx.Module):

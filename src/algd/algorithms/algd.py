@@ -279,13 +279,15 @@ class ALGD:
         keep = bootstrap_mask(
             batch, self.mask_reward, self.goal_is_terminal, self.timeout_is_terminal
         )
-        next_q = clipped_value(state.target_q(batch.next_obs, next_action, jax.nn.relu)[..., 0])
+        next_q = clipped_value(
+            state.target_q.values(batch.next_obs, next_action[:, None], jax.nn.relu)[:, :, 0, 0]
+        )
         target = td_target(batch.reward, keep, self.discount, next_q)
         (q_loss, q), q_grads = double_critic_loss(state.q, batch, target, jax.nn.relu)
         cost_keep = bootstrap_mask(
             batch, self.mask_cost, timeout_is_terminal=self.timeout_is_terminal
         )
-        next_qc = state.target_qc(batch.next_obs, next_action, silu)
+        next_qc = state.target_qc.values(batch.next_obs, next_action[:, None], silu)[:, :, 0]
         if self.cost_target == "mean":
             next_qc = jnp.broadcast_to(jnp.mean(next_qc, axis=0), next_qc.shape)
         if self.cost_floor:
@@ -486,14 +488,11 @@ class ALGD:
     ]:
         """L and its action gradient at a_0 and the proposals; Q_c at the dual step's actions."""
         product = bfloat16_product if self.energy_precision == "bfloat16" else jnp.matmul
-        q_half = state.q.state_half(batch.obs)
-        qc_half = state.qc.state_half(batch.obs)
         lam = state.dual.lam
 
         points = jnp.concatenate([action[:, None], proposed], axis=1)
-        qs, q_back = jax.vjp(lambda a: state.q.values(q_half, a, jax.nn.relu, product), points)
-        # Where the constraint is slack, the augmented Lagrangian does not depend on the cost.
-        qcs, qc_back = state.qc.values_and_pullback(qc_half, points, silu, product)
+        qs, q_back = state.q.values_and_pullback(batch.obs, points, jax.nn.relu, product)
+        qcs, qc_back = state.qc.values_and_pullback(batch.obs, points, silu, product)
 
         def total(qs: Array, qcs: Array) -> tuple[Array, tuple[Array, Array]]:
             q, qc = clipped_value(qs[..., 0]), pessimistic_cost(qcs, self.cost_spread)
@@ -503,10 +502,11 @@ class ALGD:
             return jnp.sum(energies), (energies, qc)
 
         (by_q, by_qc), (energies, qc) = jax.grad(total, (0, 1), has_aux=True)(qs, qcs)
-        grads = q_back(by_q)[0] + qc_back(by_qc)
+        # By one critic of the two, and by the cost only where the constraint is not slack.
+        grads = q_back(by_q) + qc_back(by_qc)
         if self.dual_actions == "policy":
             return energies, grads, qc[:, 0]
-        replayed = state.qc.values(qc_half, batch.action[:, None], silu)[:, :, 0]
+        replayed = state.qc.values(batch.obs, batch.action[:, None], silu)[:, :, 0]
         return energies, grads, pessimistic_cost(replayed, self.cost_spread)
 
     @property
