@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from algd.policy import Policy
+from algd.rounds import fresh_state
 from algd.types import EnvSpec
 from small import small
 
@@ -14,7 +15,7 @@ from small import small
 def scattered(name: str, spec: EnvSpec, **changes: Any) -> Policy:
     """The small preset with noise on every parameter; PPO as if it had seen many observations."""
     algorithm = small(name, **changes)
-    state = algorithm.init(spec, jax.random.key(0))
+    state = fresh_state(algorithm, spec, jax.random.key(0))
     draw = np.random.default_rng(1)
 
     def shaken(path: Any, leaf: Any) -> Any:

@@ -12,6 +12,7 @@ import algd
 from algd.algorithms import preset
 from algd.cli import main
 from algd.commands.train import preset_word
+from algd.native import library
 from algd.runs import Run
 from algd.settings import Settings
 
@@ -75,16 +76,19 @@ def test_evaluate_prints_a_table(trained, capsys):
     assert "CVaR" in capsys.readouterr().out
 
 
-def test_resume_with_more_steps(trained, tmp_path, capsys):
+def test_resume_with_more_steps(trained, tmp_path, capsys, monkeypatch):
     import shutil
 
     copy = tmp_path / "copy"
     shutil.copytree(trained, copy)
     newest = max((copy / "checkpoints").iterdir())
     newest.write_bytes(newest.read_bytes()[:-1])
+    there = library.available()
+    monkeypatch.setattr(library, "available", lambda: not there)
     main(["resume", str(copy), "--steps", "240", "--quiet"])
     said = capsys.readouterr().out
     assert said.startswith(f"{newest.name} is not used")
+    assert "compiled code" in said
     rows = [json.loads(line) for line in (copy / "metrics.jsonl").read_text().splitlines()]
     assert rows[-1]["step"] == 240
 

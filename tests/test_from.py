@@ -11,6 +11,7 @@ import algd
 from algd import training
 from algd.cli import main
 from algd.learnt import learnt
+from algd.rounds import fresh_state
 from algd.settings import Settings
 from algd.types import UserError
 from same import differences, last_arrays
@@ -40,7 +41,7 @@ def test_networks_and_multiplier_are_kept_and_the_limit_is_new(source, tmp_path)
     )
     old, new = learnt(source.directory), first_state(run.directory)
     assert float(old.state.rounds) > 0
-    fresh = jax.tree.map(np.asarray, old.algorithm.init(old.spec, jax.random.key(0)))
+    fresh = jax.tree.map(np.asarray, fresh_state(old.algorithm, old.spec, jax.random.key(0)))
     assert not np.array_equal(new.actor[0].weight, fresh.actor[0].weight)
     for name in (field.name for field in dataclasses.fields(new)):
         pairs = zip(

@@ -17,6 +17,7 @@ from algd.networks import (
     mlp,
     silu,
 )
+from algd.rounds import fresh_state
 from algd.types import Budget, EnvSpec
 from small import small
 
@@ -44,7 +45,7 @@ def example(batch=150, actions=7, size=3, outputs=2, hidden=64):
 @compiled
 @pytest.mark.parametrize("activation", [jax.nn.relu, silu])
 @pytest.mark.parametrize("product", [jnp.matmul, bfloat16_product])
-@pytest.mark.parametrize("share", [0.0, 0.02, 0.5, 1.0])
+@pytest.mark.parametrize("share", [0.0, 0.1, 1.0])
 def test_values_and_pullback_are_those_of_xla(activation, product, share):
     critics, obs, action, cotangents = example()
     # Rows of zeros are left out on the way back.
@@ -57,8 +58,10 @@ def test_values_and_pullback_are_those_of_xla(activation, product, share):
 
     # What is rounded to bfloat16 may fall to either side.
     loose = {"atol": 3e-3} if product is bfloat16_product else {"rtol": 2e-5, "atol": 2e-6}
-    for found, expected in zip(both(), by_xla(both), strict=True):
-        np.testing.assert_allclose(found, expected, **loose)
+    # As programs: one by one, XLA would compile each operation.
+    found, expected = jax.jit(lambda: both())(), by_xla(lambda: jax.jit(lambda: both())())
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, **loose)
 
 
 @compiled
@@ -118,7 +121,7 @@ def test_regression_has_the_gradient_of_automatic_differentiation(activation):
         values = critics(obs, action[:, 0], activation)
         return 0.3 * jnp.sum((values - targets[:, :, 0]) ** 2), values
 
-    expected, values = by_xla(jax.grad(loss, has_aux=True), critics)
+    expected, values = by_xla(jax.jit(jax.grad(loss, has_aux=True)), critics)
     found_values, found = critics.regress(obs, action[:, 0], targets[:, :, 0], 0.3, activation)
     np.testing.assert_allclose(found_values, values, rtol=2e-5, atol=2e-6)
     for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
@@ -138,7 +141,8 @@ def test_the_score_network_and_its_gradient_are_those_of_xla():
         )
         return out, pull_back(jnp.cos(out))
 
-    found, expected = jax.tree.leaves(both()), jax.tree.leaves(by_xla(both))
+    found = jax.tree.leaves(jax.jit(lambda: both())())
+    expected = jax.tree.leaves(by_xla(lambda: jax.jit(lambda: both())()))
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
@@ -156,27 +160,25 @@ def test_mapped_over_seeds_each_is_computed_as_alone():
 
 
 @compiled
-@pytest.mark.parametrize("name", ["algd-code", "lgd", "cal", "sac-lag"])
+@pytest.mark.parametrize("name", ["algd-code", "cal"])
 def test_a_whole_round_is_that_of_xla(name):
     spec = EnvSpec(5, (-1.0,) * 2, (1.0,) * 2, (Budget(10.0), Budget(0.0, "other")), 100)
     widths = {f: 32 for f in ("critic_hidden", "score_hidden", "hidden")}
     fields = {field.name for field in dataclasses.fields(small(name))}
     widths = {f: width for f, width in widths.items() if f in fields}
     algorithm = small(name, batch_size=96, **widths)
-    state = algorithm.init(spec, jax.random.key(0))
+    state = fresh_state(algorithm, spec, jax.random.key(0))
     batch = example_batch(spec, 96)
 
-    # New functions in each call, because JAX keeps by them what it has traced.
-    def program():
-        return str(jax.make_jaxpr(lambda s: algorithm.update(s, batch, jax.random.key(1)))(state))
+    def traced():
+        # A new function in each call, because JAX keeps by it what it has traced.
+        return jax.jit(lambda s: algorithm.update(s, batch, jax.random.key(1))).trace(state)
 
-    def results():
-        one_round = jax.jit(lambda s: algorithm.update(s, batch, jax.random.key(1)))
-        return jax.tree.leaves(one_round(state))
-
-    assert "algd_critics_regress" in program()
-    assert "ffi_call" not in by_xla(program)
-    for one, other in zip(results(), by_xla(results), strict=True):
+    ours, plain = traced(), by_xla(traced)
+    assert "algd_critics_regress" in str(ours.jaxpr)
+    assert "ffi_call" not in str(plain.jaxpr)
+    found, expected = (jax.tree.leaves(way.lower().compile()(state)) for way in (ours, plain))
+    for one, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
 
 

@@ -170,7 +170,7 @@ def test_critic_values_and_energies(case):
 def test_energy_gradient_in_the_action(case):
     batch = batch_of(case.static, "batch")
     # `_energies` takes a_0 and the proposals: here both are the batch's own action.
-    energies, grads, _ = case.algorithm._energies(
+    energies, grads, _ = jax.jit(case.algorithm._energies)(
         case.state, batch, batch.action, batch.action[:, None]
     )
     for column in (0, 1):
@@ -185,7 +185,7 @@ def test_energy_gradient_in_the_action(case):
 def test_reverse_chain(case):
     data, algorithm, state = case.static, case.algorithm, case.state
     obs = jnp.asarray(data["batch/obs"])
-    latents = algorithm.chain(
+    latents = jax.jit(algorithm.chain)(
         state.score,
         obs,
         jnp.asarray(data["chain/noise_init"]),
@@ -194,9 +194,9 @@ def test_reverse_chain(case):
     )
     np.testing.assert_allclose(latents, data["chain/latents"], **VALUES)
     np.testing.assert_allclose(algorithm.squash(latents[-1], state), data["chain/action"], **VALUES)
-    for row in range(obs.shape[0]):
-        action, _ = algorithm.act(state, obs[row], jax.random.key(row), "deterministic")
-        np.testing.assert_allclose(action, data["deterministic/action"][row], **VALUES)
+    keys = jax.random.split(jax.random.key(0), len(obs))
+    act = jax.vmap(lambda o, k: algorithm.act(state, o, k, "deterministic")[0])
+    np.testing.assert_allclose(jax.jit(act)(obs, keys), data["deterministic/action"], **VALUES)
 
 
 def test_monte_carlo_target(case):

@@ -42,13 +42,16 @@ def plain_objective(policy, obs, actions):
     return -q + hinge.sum(axis=1) / (2.0 * rho)
 
 
+def draws(policy, rows, keys):
+    """The algorithm's own sampled actions."""
+    act = jax.vmap(lambda o, k: policy.algorithm.act(policy.state, o, k, "sampled")[0])
+    return jax.jit(act)(rows, keys)
+
+
 def test_best_is_the_candidate_of_lowest_augmented_lagrangian(policy):
     key = jax.random.key(7)
-    candidates = [
-        np.asarray(policy.algorithm.act(policy.state, jnp.asarray(OBS[0]), k, "sampled")[0])
-        for k in jax.random.split(key, 8)
-    ]
-    values = plain_objective(policy, np.tile(OBS[0], (8, 1)), np.stack(candidates))
+    candidates = np.asarray(draws(policy, jnp.tile(OBS[0], (8, 1)), jax.random.split(key, 8)))
+    values = plain_objective(policy, np.tile(OBS[0], (8, 1)), candidates)
     best = best_of(policy.algorithm, policy.state, jnp.asarray(OBS[0]), key, 8)
     assert np.ptp(values) > 0.01
     np.testing.assert_allclose(best, candidates[np.argmin(values)], atol=1e-6)
@@ -58,13 +61,12 @@ def test_one_candidate_is_an_ordinary_draw_and_draws_are_the_algorithms(policy):
     key, rows = jax.random.key(7), jnp.asarray(OBS)
     arguments = (policy.algorithm, policy.state, rows, key)
     sampled = act(*arguments, "sampled")[0]
-    one_by_one = jax.jit(
-        jax.vmap(lambda o, k: policy.algorithm.act(policy.state, o, k, "sampled")[0])
-    )(rows, jax.random.split(key, len(OBS)))
+    one_by_one = draws(policy, rows, jax.random.split(key, len(OBS)))
     np.testing.assert_allclose(sampled, one_by_one, atol=1e-6)
     single = best_of(policy.algorithm, policy.state, rows[0], key, 1)
-    drawn = policy.algorithm.act(policy.state, rows[0], jax.random.split(key, 1)[0], "sampled")[0]
-    np.testing.assert_allclose(single, drawn, atol=1e-6)
+    np.testing.assert_allclose(
+        single, draws(policy, rows[:1], jax.random.split(key, 1))[0], atol=1e-6
+    )
 
 
 def test_info_tells_what_the_critics_expect(policy):

@@ -10,6 +10,7 @@ import jax
 
 from algd import envs
 from algd.algorithms import preset
+from algd.native import library
 from algd.types import (
     Budget,
     CostVectorEnv,
@@ -151,6 +152,8 @@ def describe(settings: Settings, algorithm: Any, name: str, spec: EnvSpec) -> di
         "budgets": [dataclasses.asdict(budget) for budget in spec.budgets],
         "horizon": spec.horizon,
         "versions": versions,
+        # Sums are ordered differently by XLA and by code of our own.
+        "native": library.available(),
     }
 
 

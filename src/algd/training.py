@@ -14,6 +14,7 @@ import jax
 from algd.journal import Journal
 from algd.learnt import Learnt, check_fits, handed_on, learnt
 from algd.lockstep import Lockstep
+from algd.native import library
 from algd.runs import (
     DamagedFile,
     Mark,
@@ -151,6 +152,12 @@ def resume(
             notes.append(
                 f"{settings.env} cannot save its state: the copies start fresh episodes, so the "
                 "run is a valid continuation but not the one it would have been."
+            )
+        native = library.available()
+        if config.get("native", native) != native:
+            notes.append(
+                f"The run was begun {'without' if native else 'with'} algd's compiled code, which "
+                f"is {'used' if native else 'missing'} here: it goes on, but not to the last bit."
             )
         for note in notes:
             tell(note)

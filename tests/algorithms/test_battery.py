@@ -10,7 +10,7 @@ import pytest
 from plain import QUICK
 
 from algd.algorithms import presets
-from algd.rounds import rounds_due
+from algd.rounds import fresh_state, rounds_due
 from algd.runs import from_arrays, read_arrays, to_arrays, write_arrays
 from algd.types import Algorithm, Budget, EnvSpec, Transition
 
@@ -75,7 +75,7 @@ class Program:
         self.traces = 0
         self.run = jax.jit(jax.vmap(self._run), compiler_options=QUICK)
         self.keys = jax.random.split(jax.random.key(0), SEEDS)
-        states = [self.algorithm.init(SPEC, key) for key in self.keys]
+        states = [fresh_state(self.algorithm, SPEC, key) for key in self.keys]
         # A weak type would become a strong one in the first update and compile the second anew.
         assert not any(x.weak_type for x in jax.tree.leaves(states))
         self.states = jax.tree.map(lambda *rows: jnp.stack(rows), *states)

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 
 from algd.algorithms import presets
 from algd.algorithms.algd import ALGD
+from algd.native import library
 from algd.policy import Policy
 from algd.replay import Replay
 from algd.rounds import CPU_OPTIONS, fresh_state, gradient_rounds
@@ -139,6 +140,7 @@ def bench_update(preset_names: tuple[str, ...], turns: int = 11) -> list[dict[st
         row: dict[str, Any] = {
             "preset": name,
             "precision": precision,
+            "native": library.available(),
             "ms_per_round": 1e3 * slack,
             "ms_per_round_binding": 1e3 * binding,
             "matmul_gflops_f32": gflops,
