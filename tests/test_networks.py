@@ -32,7 +32,7 @@ def critics_and_points(hidden, outputs=2):
 @pytest.mark.parametrize("activation", [jax.nn.relu, silu])
 def test_shared_state_half_changes_nothing(hidden, activation):
     critics, obs, actions = critics_and_points(hidden)
-    shared = critics.values(obs, actions, activation)
+    shared, _ = critics.values_and_pullback(obs, actions, activation)
     assert shared.shape == (3, 7, 4, 2)
     for n in range(4):
         np.testing.assert_allclose(

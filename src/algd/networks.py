@@ -158,14 +158,14 @@ class CriticEnsemble(eqx.Module):
     def values(
         self,
         obs: Float[Array, "batch obs"],
-        action: Float[Array, "batch actions action"],
+        action: Float[Array, "batch action"],
         activation: Activation,
-    ) -> Float[Array, "members batch actions outputs"]:
-        """Every member's value of several actions for each state, not to be differentiated."""
-        if self._native(activation):
-            silus = activation is silu
-            return native.values_and_slopes(self._leaves, obs, action, silus, False, False)[0]
-        return self._plain_values(obs, action, activation, jnp.matmul)
+    ) -> Float[Array, "members batch outputs"]:
+        """The same, sooner, not to be differentiated."""
+        if not self._native(activation):
+            return self(obs, action, activation)
+        inputs = (self._leaves, obs, action[:, None])
+        return native.values_and_slopes(*inputs, activation is silu, False, False)[0][:, :, 0]
 
     def values_and_pullback(
         self,
@@ -174,7 +174,8 @@ class CriticEnsemble(eqx.Module):
         activation: Activation,
         product: Product = jnp.matmul,
     ) -> tuple[Float[Array, "members batch actions outputs"], Callable[[Array], Array]]:
-        """The values, and what takes their cotangents to the actions'.
+        """Every member's value of several actions for each state, and what takes the values'
+        cotangents to the actions'.
 
         In native code, rows whose cotangents are all zero cost nothing on the way back.
         """

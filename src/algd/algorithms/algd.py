@@ -280,14 +280,14 @@ class ALGD:
             batch, self.mask_reward, self.goal_is_terminal, self.timeout_is_terminal
         )
         next_q = clipped_value(
-            state.target_q.values(batch.next_obs, next_action[:, None], jax.nn.relu)[:, :, 0, 0]
+            state.target_q.values(batch.next_obs, next_action, jax.nn.relu)[..., 0]
         )
         target = td_target(batch.reward, keep, self.discount, next_q)
         (q_loss, q), q_grads = double_critic_loss(state.q, batch, target, jax.nn.relu)
         cost_keep = bootstrap_mask(
             batch, self.mask_cost, timeout_is_terminal=self.timeout_is_terminal
         )
-        next_qc = state.target_qc.values(batch.next_obs, next_action[:, None], silu)[:, :, 0]
+        next_qc = state.target_qc.values(batch.next_obs, next_action, silu)
         if self.cost_target == "mean":
             next_qc = jnp.broadcast_to(jnp.mean(next_qc, axis=0), next_qc.shape)
         if self.cost_floor:
@@ -506,7 +506,7 @@ class ALGD:
         grads = q_back(by_q) + qc_back(by_qc)
         if self.dual_actions == "policy":
             return energies, grads, qc[:, 0]
-        replayed = state.qc.values(batch.obs, batch.action[:, None], silu)[:, :, 0]
+        replayed = state.qc.values(batch.obs, batch.action, silu)
         return energies, grads, pessimistic_cost(replayed, self.cost_spread)
 
     @property

@@ -227,7 +227,9 @@ class CAL:
         next_action, next_log_prob = self._sample(
             state.actor, batch.next_obs, draws.next_noise, state
         )
-        next_q = clipped_value(state.target_q(batch.next_obs, next_action, jax.nn.relu)[..., 0])
+        next_q = clipped_value(
+            state.target_q.values(batch.next_obs, next_action, jax.nn.relu)[..., 0]
+        )
         keep = bootstrap_mask(
             batch, self.mask_reward, self.goal_is_terminal, self.timeout_is_terminal
         )
@@ -236,7 +238,7 @@ class CAL:
         q, q_moments = descend(state.q, q_grads, state.q_moments, self.critic_rate)
 
         # Cost ensemble: each member from its own copy, without the entropy.
-        next_qc = state.target_qc(batch.next_obs, next_action, silu)
+        next_qc = state.target_qc.values(batch.next_obs, next_action, silu)
         if self.intrgt_max:
             largest = jnp.max(next_qc[draws.members], axis=0)
             next_qc = jnp.broadcast_to(largest, next_qc.shape)
@@ -248,7 +250,7 @@ class CAL:
         qc, qc_moments = descend(state.qc, qc_grads, state.qc_moments, self.cost_critic_rate)
 
         # Policy: one augmented multiplier for the batch, from the conservative cost at its actions.
-        qc_replay = pessimistic_cost(qc(batch.obs, batch.action, silu), self.cost_spread)
+        qc_replay = pessimistic_cost(qc.values(batch.obs, batch.action, silu), self.cost_spread)
         violation = jnp.mean(qc_replay, axis=0) - state.limit
         augmented = hinged_multiplier(lam, violation, self.convexity)
 

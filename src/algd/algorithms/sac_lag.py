@@ -246,7 +246,9 @@ class SACLag:
             state.actor, batch.next_obs, draws.next_noise, state
         )
         bonus = -alpha * next_log_prob
-        next_q = clipped_value(state.target_q(batch.next_obs, next_action, jax.nn.relu)[..., 0])
+        next_q = clipped_value(
+            state.target_q.values(batch.next_obs, next_action, jax.nn.relu)[..., 0]
+        )
         keep = bootstrap_mask(
             batch, self.mask_reward, self.goal_is_terminal, self.timeout_is_terminal
         )
@@ -254,7 +256,7 @@ class SACLag:
         (q_loss, q_values), q_grads = double_critic_loss(state.q, batch, target, jax.nn.relu)
         q, q_moments = descend(state.q, q_grads, state.q_moments, self.critic_rate)
 
-        next_qc = state.target_qc(batch.next_obs, next_action, silu)
+        next_qc = state.target_qc.values(batch.next_obs, next_action, silu)
         if self.cost_target == "mean":
             next_qc = jnp.broadcast_to(jnp.mean(next_qc, axis=0), next_qc.shape)
         if self.cost_floor:
@@ -267,7 +269,7 @@ class SACLag:
         qc, qc_moments = descend(state.qc, qc_grads, state.qc_moments, self.critic_rate)
 
         # Policy: entropy against energy.
-        qc_replay = pessimistic_cost(qc(batch.obs, batch.action, silu), self.cost_spread)
+        qc_replay = pessimistic_cost(qc.values(batch.obs, batch.action, silu), self.cost_spread)
         replay_violation = jnp.mean(qc_replay, axis=0) - state.limit
         scale = 1.0 / (1.0 + jnp.sum(state.dual.lam)) if self.rescale else 1.0
 
