@@ -18,7 +18,7 @@ from algd.types import UserError
 from same import differences, last_arrays
 from small import small
 
-SHORT = Settings(steps=160, envs=2, log_every=40, eval_every=80, eval_episodes=2)
+SHORT = Settings(steps=160, envs=2, log_every=40, eval_every=160, eval_episodes=2)
 
 
 @pytest.mark.parametrize("name", ["sac-lag", "ppo-lag"])

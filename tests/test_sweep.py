@@ -33,7 +33,7 @@ from algd.types import UserError
 from same import differences
 from small import small
 
-SHORT = Settings(steps=120, envs=2, log_every=40, eval_every=60, eval_episodes=2)
+SHORT = Settings(steps=120, envs=2, log_every=40, eval_every=120, eval_episodes=2)
 QUIET = Console(quiet=True)
 
 
@@ -161,8 +161,8 @@ def test_its_row_is_what_its_files_say(complete):
     assert found["return"] == judged["return"]["mean"]
     assert found["cost_se"] == judged["cost"]["standard_error"]
     returns = [x["return"] for x in lines if x["kind"] == "eval"]
-    assert len(returns) == 3
-    assert found["last5_return"] == pytest.approx(sum(returns) / 3)
+    assert len(returns) == 2
+    assert found["last5_return"] == pytest.approx(sum(returns) / 2)
     assert found["training_cost"] == [x for x in lines if x["kind"] == "train"][-1]["total_cost"]
     assert "critic_hidden=16" in found["overrides"].split()
     assert "envs=2" in found["overrides"].split()

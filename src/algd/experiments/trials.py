@@ -39,7 +39,7 @@ TINY = {
     "rollout_steps": 80,
     "passes": 2,
 }
-SHORT = {"envs": 2, "steps": 480, "log_every": 40, "eval_every": 120, "eval_episodes": 2}
+SHORT = {"envs": 2, "steps": 480, "log_every": 40, "eval_every": 240, "eval_episodes": 2}
 
 
 class Means(NamedTuple):
