@@ -229,8 +229,11 @@ struct Ensemble {
 
   Critic member(int64_t m) const {
     const int64_t H = shape.hidden, O = shape.outputs;
-    return {shape,           rounded,           obs,          action,          weight1 + m * shape.inputs() * H,
-            bias1 + m * H,   weight2 + m * H * H, bias2 + m * H, last + m * O * H, last_bias + m * O};
+    return {shape, rounded,
+            obs, action,
+            weight1 + m * shape.inputs() * H, bias1 + m * H,
+            weight2 + m * H * H, bias2 + m * H,
+            last + m * O * H, last_bias + m * O};
   }
 
   // work(member, first state, last state) for parts of every member's states: small enough that no
