@@ -1,12 +1,17 @@
 """Every test runs with checked shapes and without silent promotion of types.
 
 Tiny networks take longer to compile than to train: nothing is spent on optimising them, and
-programs that tests and the processes they start compile are kept in one place.
+programs that tests and the processes they start compile are kept in one place. So is Python's
+bytecode, also where the environment says otherwise: dozens of processes are started.
 """
 
+import gc
 import os
+import sys
 import tempfile
 
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ.setdefault("JAX_NUMPY_DTYPE_PROMOTION", "strict")
 os.environ.setdefault(
     "JAX_COMPILATION_CACHE_DIR", os.path.join(tempfile.gettempdir(), "algd-test-programs")
@@ -19,7 +24,7 @@ os.environ.setdefault(
     "--xla_cpu_parallel_codegen_split_count=1",
 )
 
-from jaxtyping import install_import_hook
+from jaxtyping import install_import_hook  # noqa: E402
 
 install_import_hook("algd", "beartype.beartype").__enter__()
 
@@ -29,3 +34,5 @@ LONG_FILES = ("test_ray", "test_quality", "test_reliability", "test_parallel", "
 
 def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: item.path.stem not in LONG_FILES)
+    # What is imported by now stays: the collector need not look at it again and again.
+    gc.freeze()

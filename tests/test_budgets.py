@@ -19,8 +19,8 @@ PARTS = ("hazards", "energy")
 TWO = Settings(
     steps=120,
     envs=2,
-    env_options=("cost_parts=true",),
-    budget=(12.0, 80.0),
+    env_options=("cost_parts=true", "horizon=40"),
+    budget=(3.0, 16.0),
     log_every=40,
     eval_every=60,
     eval_episodes=2,
@@ -54,7 +54,7 @@ def test_evaluate_agrees_with_a_plain_loop(run, capsys):
     assert list(summary["cost"]) == list(PARTS)
     # The same again by hand: the task's own costs, summed over whole episodes.
     policy = algd.load(run.directory)
-    env = envs.make("DiffDrive", 3, env_options={"cost_parts": True})
+    env = envs.make("DiffDrive", 3, env_options={"cost_parts": True, "horizon": 40})
     obs, total, steps = env.reset(5), np.zeros((3, 2)), 0
     key = jax.random.key(5)
     while True:

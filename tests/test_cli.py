@@ -17,9 +17,10 @@ from algd.runs import Run
 from algd.settings import Settings
 
 RUN = "--steps 160 --envs 2 --log-every 40 --eval-every 80 --eval-episodes 2 --quiet"
+RUN += " --env-options horizon=40"
 TINY = (
     "algd --critic-hidden 16 --score-hidden 16 --batch-size 16 --cost-ensemble 2 --mc-samples 2 "
-    "--prefill 40 --updates-per-step 0.5 --rho 2.0"
+    "--prefill 40 --updates-per-step 0.5 --replay-size 64 --rho 2.0"
 )
 
 
@@ -65,7 +66,7 @@ def test_evaluate_prints_one_object(trained, capsys):
     assert summary["episodes"] == 20
     assert set(summary["return"]) == {"mean", "standard_error", "iqm"}
     cost = summary["cost"]
-    assert cost["budget"] == 20.0
+    assert cost["budget"] == 4.0
     assert cost["unit"] == "sum per episode"
     assert cost["cvar_0.9"] >= cost["mean"]
     assert 0.0 <= cost["violation_rate"] <= 1.0

@@ -17,7 +17,15 @@ from algd.types import UserError
 from same import differences, last_arrays
 from small import small
 
-SHORT = Settings(steps=80, envs=2, log_every=40, eval_every=200, eval_episodes=1, budget=(15.0,))
+SHORT = Settings(
+    steps=80,
+    envs=2,
+    log_every=40,
+    eval_every=200,
+    eval_episodes=1,
+    budget=(15.0,),
+    env_options=("horizon=40",),
+)
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import stats
+import scipy
 
 from algd.gaussian import (
     Gaussian,
@@ -22,7 +22,7 @@ LOW, HIGH = jnp.array([-1.0, -2.0]), jnp.array([1.0, 3.0])
 
 def test_density_and_entropy():
     x = jnp.array([0.7, 0.2])
-    normal = stats.norm(np.array(ONE.mean), np.exp(ONE.log_std))
+    normal = scipy.stats.norm(np.array(ONE.mean), np.exp(ONE.log_std))
     np.testing.assert_allclose(log_density(ONE, x), normal.logpdf(x).sum(), rtol=1e-5)
     np.testing.assert_allclose(entropy(ONE), normal.entropy().sum(), rtol=1e-5)
 
@@ -31,7 +31,8 @@ def test_divergence():
     assert kl_divergence(ONE, ONE) == pytest.approx(0.0, abs=1e-6)
     x = np.random.default_rng(0).normal(ONE.mean, np.exp(ONE.log_std), (200_000, 2))
     old, new = (
-        stats.norm(np.array(g.mean), np.exp(g.log_std)).logpdf(x).sum(axis=1) for g in (ONE, OTHER)
+        scipy.stats.norm(np.array(g.mean), np.exp(g.log_std)).logpdf(x).sum(axis=1)
+        for g in (ONE, OTHER)
     )
     np.testing.assert_allclose(kl_divergence(ONE, OTHER), np.mean(old - new), rtol=0.02)
 

@@ -11,6 +11,7 @@ import pytest
 
 from algd import training
 from algd.cli import main
+from algd.experiments.trials import tiny
 from algd.policy import load
 from algd.runs import Run
 from algd.settings import Settings
@@ -18,15 +19,21 @@ from algd.types import UserError
 from same import differences, last_arrays
 from small import small
 
-SHORT = Settings(steps=160, envs=2, log_every=40, eval_every=160, eval_episodes=2)
+SHORT = Settings(
+    steps=160, envs=2, log_every=40, eval_every=160, eval_episodes=2, env_options=("horizon=40",)
+)
 
 
-@pytest.mark.parametrize("name", ["sac-lag", "ppo-lag"])
-def test_an_overlapped_run_resumes_exactly(name, tmp_path):
-    settings = dataclasses.replace(SHORT, overlap=True)
-    whole = training.train(settings, small(name), name, tmp_path / "whole")
+# Larger than the buffer of the other tests.
+ALL_KEPT = {"replay_size": SHORT.steps}
+
+
+@pytest.mark.parametrize(("name", "changes"), [("sac-lag", ALL_KEPT), ("ppo-lag", {})])
+def test_an_overlapped_run_resumes_exactly(name, changes, tmp_path):
+    algorithm, settings = small(name, **changes), dataclasses.replace(SHORT, overlap=True)
+    whole = training.train(settings, algorithm, name, tmp_path / "whole")
     part = dataclasses.replace(settings, steps=90)
-    training.train(part, small(name), name, tmp_path / "part")
+    training.train(part, algorithm, name, tmp_path / "part")
     resumed, notes = training.resume(tmp_path / "part", steps=SHORT.steps)
     assert notes == []
     assert differences(whole, resumed) == []
@@ -34,8 +41,7 @@ def test_an_overlapped_run_resumes_exactly(name, tmp_path):
 
 def test_overlap_is_a_lag_of_one_step(tmp_path):
     """Until the first gradient round both runs act alike; then the policy is one step behind."""
-    # All transitions are kept.
-    algorithm = small("sac-lag", replay_size=SHORT.steps)
+    algorithm = small("sac-lag", **ALL_KEPT)
     plain = training.train(SHORT, algorithm, "sac-lag", tmp_path / "plain")
     settings = dataclasses.replace(SHORT, overlap=True)
     lagging = training.train(settings, algorithm, "sac-lag", tmp_path / "lagging")
@@ -77,10 +83,11 @@ def test_seeds_in_one_program_are_the_runs_of_their_own(name, tmp_path):
 
 
 def test_seeds_on_the_command_line(tmp_path, capsys):
-    sizes = "sac-lag --critic-hidden 16 --actor-hidden 16 --batch-size 16 --cost-ensemble 2 "
-    sizes += "--prefill 40 --updates-per-step 0.5"
-    options = "--steps 80 --envs 2 --eval-every 80 --eval-episodes 2 --seed 5 --seeds 2 --quiet"
-    main(f"train {options} --out {tmp_path / 'many'} {sizes}".split())
+    # The same preset and sizes as above, so that nothing is compiled again.
+    sizes = " ".join(f"--{k.replace('_', '-')} {v}" for k, v in tiny("ppo-lag").items())
+    options = "--steps 80 --envs 2 --eval-every 80 --eval-episodes 2 --seed 5 --seeds 2 --quiet "
+    options += "--env-options horizon=40"
+    main(f"train {options} --out {tmp_path / 'many'} ppo-lag {sizes}".split())
     actions = [load(tmp_path / "many" / f"seed{seed}").predict(np.full(17, 0.1)) for seed in (5, 6)]
     assert not np.array_equal(*actions)
     with pytest.raises(UserError, match="neither"):

@@ -96,10 +96,10 @@ def test_stability_counts_the_swings_of_the_multiplier(reproduced):
         ("LGD", "0"),
         ("LGD", "1"),
     ]
-    # Twelve rows that alternate, 0.2 apart in the second seed.
-    assert float(lines[3]["lam_total_variation"]) == pytest.approx(11 * 0.2)
+    # Eight rows that alternate, 0.2 apart in the second seed.
+    assert float(lines[3]["lam_total_variation"]) == pytest.approx(7 * 0.2)
     assert float(lines[3]["lam_late_std"]) == pytest.approx(0.1)
-    assert float(lines[2]["lam_total_variation"]) == pytest.approx(11 * 0.1)
+    assert float(lines[2]["lam_total_variation"]) == pytest.approx(7 * 0.1)
 
 
 def test_the_benchmark_averages_the_judged_policies(reproduced):
@@ -108,14 +108,14 @@ def test_the_benchmark_averages_the_judged_policies(reproduced):
     sac = lines["SAC+Lag"]
     # 10 and 14: draws of two runs have their mean at 10, 12 or 14.
     assert [float(sac[k]) for k in ("cost", "cost_low", "cost_high")] == [12.0, 10.0, 14.0]
-    assert [float(sac[k]) for k in ("return", "training_cost")] == [12.0, 480.0]
+    assert [float(sac[k]) for k in ("return", "training_cost")] == [12.0, 320.0]
     assert (sac["seeds"], sac["seeds_over_budget"]) == ("2", "0")
     sac_rows = [r for r in read(reproduced / "evaluations.csv") if r["algorithm"] == "SAC+Lag"]
     assert {r["seed"] for r in sac_rows} == {"0", "1"}
     assert all(float(r["cost"]) >= 0.0 for r in read(reproduced / "training.csv"))
     results = read(reproduced / "runs" / "results.csv")
     assert len(results) == 12
-    assert {float(r["last5_return"]) for r in results} == {(0 + 3 + 6 + 9 + 12) / 5}
+    assert {float(r["last5_return"]) for r in results} == {(0 + 4 + 8) / 3}
 
 
 def test_the_time_table_of_an_ablation(reproduced):

@@ -6,7 +6,7 @@ pandas. The numbers below were recorded from it in an environment of its own wit
 
 import numpy as np
 import pytest
-from scipy.stats import norm
+import scipy
 
 from algd import stats
 from algd.evaluation import Episodes
@@ -75,7 +75,7 @@ def test_strata_keep_the_differences_between_tasks_out():
 def test_interval_of_a_mean_has_the_width_of_theory():
     values = np.random.default_rng(3).normal(5.0, 2.0, 400)
     low, high = stats.bootstrap_interval(values, level=0.9)
-    half = norm.ppf(0.95) * values.std() / np.sqrt(400)
+    half = scipy.stats.norm.ppf(0.95) * values.std() / np.sqrt(400)
     np.testing.assert_allclose([low, high], values.mean() + np.array([-half, half]), atol=0.02)
 
 

@@ -33,7 +33,9 @@ from algd.types import UserError
 from same import differences
 from small import small
 
-SHORT = Settings(steps=120, envs=2, log_every=40, eval_every=120, eval_episodes=2)
+SHORT = Settings(
+    steps=120, envs=2, log_every=40, eval_every=120, eval_episodes=2, env_options=("horizon=40",)
+)
 QUIET = Console(quiet=True)
 
 

@@ -7,6 +7,7 @@ advance in one call.
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
@@ -18,7 +19,7 @@ from jaxtyping import Bool, Float, UInt8
 
 from algd.envs.adapters import checked_actions, generator_state, restored_generator
 from algd.envs.topdown import Canvas
-from algd.types import Budget
+from algd.types import Budget, UserError
 
 HORIZON = 200
 TIME_STEP = 0.1
@@ -51,7 +52,8 @@ class DiffDriveVectorEnv(VectorEnv):
     is in the robot's frame: forward and turning speed, then direction (cosine, sine) and distance
     of the goal and of each hazard (to its edge, negative inside). The reward is the progress
     towards the goal plus 1 for reaching it. The cost is 1 for each step inside a hazard; with
-    ``cost_parts`` a second cost is the energy, the mean square of the wheel commands.
+    ``cost_parts`` a second cost is the energy, the mean square of the wheel commands. Episodes of
+    another ``horizon`` have budgets in proportion.
     """
 
     metadata = {**RENDERING, "autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
@@ -61,12 +63,16 @@ class DiffDriveVectorEnv(VectorEnv):
         num_envs: int = 1,
         render_mode: str | None = None,
         cost_parts: bool = False,
+        horizon: int = HORIZON,
     ) -> None:
+        if type(horizon) is not int or horizon < 1:
+            raise UserError(f"The horizon of DiffDrive is a number of steps, not {horizon!r}.")
         self.num_envs = num_envs
         self.render_mode = render_mode
         self.cost_parts = cost_parts
-        self.horizon = HORIZON
-        self.budgets = (HAZARD_BUDGET, ENERGY_BUDGET) if cost_parts else (HAZARD_BUDGET,)
+        self.horizon = horizon
+        budgets = (HAZARD_BUDGET, ENERGY_BUDGET) if cost_parts else (HAZARD_BUDGET,)
+        self.budgets = tuple(replace(b, limit=b.limit * horizon / HORIZON) for b in budgets)
         self.single_observation_space = spaces.Box(-np.inf, np.inf, (OBS_SIZE,), np.float32)
         self.single_action_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
@@ -127,7 +133,7 @@ class DiffDriveVectorEnv(VectorEnv):
             margin = np.stack([margin, energy - ENERGY_BUDGET.limit / HORIZON], axis=1)
 
         self._steps += 1
-        truncated = self._steps >= HORIZON
+        truncated = self._steps >= self.horizon
         obs = self._observe()
         infos = {"cost": cost, "margin": margin, "goal_met": goal_met}
         infos |= {f"_{name}": self._always for name in tuple(infos)}
@@ -253,10 +259,12 @@ class DiffDriveEnv(gymnasium.Env):
 
     metadata = RENDERING
 
-    def __init__(self, render_mode: str | None = None, cost_parts: bool = False) -> None:
-        self._envs = DiffDriveVectorEnv(1, render_mode, cost_parts)
+    def __init__(
+        self, render_mode: str | None = None, cost_parts: bool = False, horizon: int = HORIZON
+    ) -> None:
+        self._envs = DiffDriveVectorEnv(1, render_mode, cost_parts, horizon)
         self.render_mode = render_mode
-        self.horizon = HORIZON
+        self.horizon = horizon
         self.budgets = self._envs.budgets
         self.observation_space = self._envs.single_observation_space
         self.action_space = self._envs.single_action_space

@@ -39,7 +39,14 @@ TINY = {
     "rollout_steps": 80,
     "passes": 2,
 }
-SHORT = {"envs": 2, "steps": 480, "log_every": 40, "eval_every": 240, "eval_episodes": 2}
+SHORT = {
+    "env_options": ("horizon=40",),
+    "envs": 2,
+    "steps": 320,
+    "log_every": 40,
+    "eval_every": 160,
+    "eval_episodes": 2,
+}
 
 
 class Means(NamedTuple):
@@ -85,7 +92,7 @@ PAPER_TASKS = (
     *(Task(env, 200_000) for env in VELOCITY),
 )
 PAPER_SEEDS = 10
-SMOKE_TASK = Task("DiffDrive", SHORT["steps"], SHORT["envs"])
+SMOKE_TASK = Task("DiffDrive", 320, 2)
 
 
 def trials(
