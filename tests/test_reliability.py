@@ -55,8 +55,8 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def killed(folder):
-    """A tiny run of ALGD, whole and killed twice; all processes share compiled programs."""
-    return kill_test.main(KillTest(kills=2, steps=200, folder=folder))
+    """A tiny run, whole and killed twice; all processes share compiled programs."""
+    return kill_test.main(KillTest(preset="sac-lag", kills=2, steps=200, folder=folder))
 
 
 @pytest.fixture(scope="module")

@@ -135,7 +135,7 @@ def test_files_hold_the_frames(tmp_path):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    settings = Settings(steps=2, envs=1, eval_episodes=1)
+    settings = Settings(steps=2, envs=1, eval_episodes=1, env_options=("horizon=40",))
     return training.train(
         settings, small("algd"), "algd", tmp_path_factory.mktemp("runs") / "run"
     ).directory
@@ -143,10 +143,10 @@ def trained(tmp_path_factory):
 
 def test_command_films_a_run(trained, tmp_path, capsys):
     out = tmp_path / "film.mp4"
-    arguments = ["render", str(trained), "--every", "50", "--quiet", "--out", str(out)]
+    arguments = ["render", str(trained), "--every", "10", "--quiet", "--out", str(out)]
     main(arguments)
     meta, frames = decoded(out)
-    # The start, four times 50 steps, and the rest of a second in which the last is held.
+    # The start, four times 10 steps, and the rest of a second in which the last is held.
     assert len(frames) == 5 + meta["fps"] - 1
     assert meta["size"] == (416, 528)
     for wrong, message in (
@@ -164,7 +164,7 @@ def test_command_films_a_run(trained, tmp_path, capsys):
 
 def test_the_same_seed_gives_the_same_film(trained):
     def frames(seed):
-        return np.array(list(film(trained, seed=seed, sampled=True, every=100).frames))
+        return np.array(list(film(trained, seed=seed, sampled=True, every=20).frames))
 
     assert (frames(1) == frames(1)).all()
     assert (frames(1) != frames(2)).any()

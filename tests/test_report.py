@@ -81,7 +81,7 @@ def runs(tmp_path_factory):
 @pytest.fixture(scope="module")
 def page(runs, tmp_path_factory):
     """A page with made-up runs, and with a film of one that was trained."""
-    settings = Settings(env="DiffDrive", steps=2, envs=1, eval_episodes=1, seed=1)
+    settings = Settings(steps=2, envs=1, eval_episodes=1, seed=1, env_options=("horizon=40",))
     filmed = tmp_path_factory.mktemp("filmed") / "run"
     training.train(settings, small("algd"), "algd", filmed)
     out = tmp_path_factory.mktemp("page") / "report.html"

@@ -10,7 +10,7 @@ import pytest
 from plain import QUICK
 
 from algd.algorithms import presets
-from algd.rounds import fresh_state, rounds_due
+from algd.rounds import rounds_due
 from algd.runs import from_arrays, read_arrays, to_arrays, write_arrays
 from algd.types import Algorithm, Budget, EnvSpec, Transition
 
@@ -75,11 +75,9 @@ class Program:
         self.traces = 0
         self.run = jax.jit(jax.vmap(self._run), compiler_options=QUICK)
         self.keys = jax.random.split(jax.random.key(0), SEEDS)
-        states = [fresh_state(self.algorithm, SPEC, key) for key in self.keys]
-        # A weak type would become a strong one in the first update and compile the second anew.
-        assert not any(x.weak_type for x in jax.tree.leaves(states))
-        self.states = jax.tree.map(lambda *rows: jnp.stack(rows), *states)
-        self.data = transitions(self.algorithm, states[0], 0)
+        init = jax.vmap(lambda key: self.algorithm.init(SPEC, key))
+        self.states = jax.jit(init, compiler_options=QUICK)(self.keys)
+        self.data = transitions(self.algorithm, of_seed(self.states, 0), 0)
 
     def _run(self, state, data, key):
         self.traces += 1
@@ -98,13 +96,24 @@ def shape_of(name):
 DISTINCT = {shape_of(name): name for name in sorted(presets(), reverse=True)}
 
 
-@pytest.fixture(params=sorted(DISTINCT.values()), scope="module")
-def program(request):
-    return Program(request.param)
+# One for each kind of state; the others have the same with another update.
+KINDS = ("algd", "algd-paper", "cal", "hj", "ppo-lag", "ppo-lag-pid", "sac-lag")
+program = cache(Program)
+distinct = pytest.mark.parametrize("name", sorted(DISTINCT.values()))
+
+
+def kind(states):
+    """Structure, shapes and types."""
+    leaves, structure = jax.tree.flatten(states)
+    return structure, tuple((x.shape, x.dtype, x.weak_type) for x in leaves)
+
+
+def of_seed(states, i):
+    return jax.tree.map(lambda x: jnp.asarray(np.asarray(x)[i]), states)
 
 
 def same(one, other):
-    pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
+    pairs = zip(*(jax.tree.leaves(jax.device_get(x)) for x in (one, other)), strict=True)
     return all(np.array_equal(a, b) for a, b in pairs)
 
 
@@ -121,30 +130,43 @@ def test_it_is_an_algorithm(name):
     assert hash(algorithm) == hash(dataclasses.replace(algorithm))
 
 
-def test_it_scans_vmaps_stays_finite_repeats_and_survives_a_file(program, tmp_path):
-    run, data, keys = program.run, program.data, program.keys
-    states, metrics = run(program.states, data, keys)
+@distinct
+def test_it_scans_and_vmaps_and_keeps_the_kind_of_its_state(name):
+    ours = program(name)
+    # A weak type would become a strong one in the first update and compile the second anew.
+    assert not any(x.weak_type for x in jax.tree.leaves(ours.states))
+    states, metrics = jax.eval_shape(ours.run, ours.states, ours.data, ours.keys)
+    assert kind(states) == kind(ours.states)
+    for name in ("lam", "violation"):
+        assert metrics[name].shape == (SEEDS, UPDATES, len(SPEC.budgets))
+    assert kind(states) in [kind(program(other).states) for other in KINDS]
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_it_stays_finite_repeats_and_survives_a_file(name, tmp_path):
+    ours = program(name)
+    run, data, keys = ours.run, ours.data, ours.keys
+    states, metrics = run(ours.states, data, keys)
     for leaf in jax.tree.leaves((states, metrics)):
         assert leaf.shape[0] == SEEDS
         assert np.isfinite(leaf).all()
-    for name in ("lam", "violation"):
-        assert metrics[name].shape == (SEEDS, UPDATES, len(SPEC.budgets))
-        assert (metrics[name] >= 0).all()
-    first, second = (jax.tree.map(lambda x, i=i: x[i], states) for i in range(SEEDS))
-    assert not same(first, second)
+    assert (metrics["lam"] >= 0).all()
+    assert (metrics["violation"] >= 0).all()
+    assert not same(*(of_seed(states, i) for i in range(SEEDS)))
 
     # The same again, to the last bit; and on, from what a file kept of it.
-    assert same((states, metrics), run(program.states, data, keys))
+    assert same((states, metrics), run(ours.states, data, keys))
     write_arrays(tmp_path / "states", to_arrays(states, "state"))
-    loaded = from_arrays(program.states, read_arrays(tmp_path / "states"), "state")
+    loaded = from_arrays(ours.states, read_arrays(tmp_path / "states"), "state")
     assert same(run(states, data, keys), run(loaded, data, keys))
-    assert program.traces == 1
+    assert ours.traces == 1
 
     assert not any(jnp.issubdtype(x.dtype, jax.dtypes.prng_key) for x in jax.tree.leaves(states))
 
 
-def test_actions_stay_in_their_box(program):
-    algorithm, state = program.algorithm, jax.tree.map(lambda x: x[0], program.states)
+@distinct
+def test_actions_stay_in_their_box(name):
+    algorithm, state = program(name).algorithm, of_seed(program(name).states, 0)
 
     def choices(obs, key):
         sampled = algorithm.act(state, obs, key, "sampled")[0]
