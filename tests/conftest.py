@@ -31,7 +31,14 @@ from jaxtyping import install_import_hook  # noqa: E402
 install_import_hook("algd", "beartype.beartype").__enter__()
 
 # Few but long: begun first, so that no worker is left alone with them at the end.
-LONG_FILES = ("test_ray", "test_quality", "test_reliability", "test_parallel", "test_training")
+LONG_FILES = (
+    "test_ray",
+    "test_quality",
+    "test_reliability",
+    "test_battery",
+    "test_parallel",
+    "test_training",
+)
 
 
 def pytest_collection_modifyitems(items):

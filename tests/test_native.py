@@ -21,7 +21,14 @@ from algd.rounds import fresh_state
 from algd.types import Budget, EnvSpec
 from small import small
 
-compiled = pytest.mark.skipif(not library.available(), reason="no C++ compiler here")
+compiled = pytest.mark.usefixtures("_compiled")
+
+
+@pytest.fixture
+def _compiled():
+    """Asked within the tests only: compiling takes a while, which all workers would wait for."""
+    if not library.available():
+        pytest.skip("no C++ compiler here")
 
 
 def by_xla(function, *args):

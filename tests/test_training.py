@@ -11,14 +11,13 @@ import numpy as np
 import pytest
 
 from algd import training
-from algd.algorithms import presets
 from algd.rounds import rounds_due
 from algd.runs import Run
 from algd.settings import Settings, check_memory, restored
 from algd.training import Interrupted
 from algd.types import Budget, EnvSpec, UserError
 from same import differences, last_arrays
-from small import small
+from small import one_of_each, small
 
 # Episodes end within these runs, and evaluations are short.
 SHORT = Settings(
@@ -39,11 +38,7 @@ def test_same_seed_same_numbers(tmp_path):
     assert other.metrics_path.read_bytes() != runs[0].metrics_path.read_bytes()
 
 
-# One preset of each algorithm: the others differ by settings only.
-EACH = {type(algorithm): name for name, algorithm in reversed(presets().items())}.values()
-
-
-@pytest.mark.parametrize("name", sorted(EACH))
+@pytest.mark.parametrize("name", one_of_each())
 def test_stopped_and_resumed_is_the_run_never_stopped(name, tmp_path):
     algorithm = small(name)
     whole = training.train(SHORT, algorithm, name, tmp_path / "whole")

@@ -4,6 +4,7 @@ Nothing depends on it. Without a compiler, or with `ALGD_NATIVE=0`, XLA computes
 """
 
 import ctypes
+import fcntl
 import hashlib
 import os
 import platform
@@ -11,6 +12,7 @@ import shutil
 import subprocess
 import tempfile
 import warnings
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -76,15 +78,20 @@ def built(compiler: str) -> Path:
     if library.exists():
         return library
     kept.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=kept) as directory:
+    with open(kept / "lock", "w") as lock, tempfile.TemporaryDirectory(dir=kept) as directory:
+        # Of several processes one compiles, and the others wait for it. Where a disk knows no
+        # locks, each compiles its own, and the last one's takes the name, whole.
+        with suppress(OSError):
+            fcntl.flock(lock, fcntl.LOCK_EX)
         made, complaint = Path(directory) / library.name, None
-        for machine in MACHINE_FLAGS:
+        for machine in () if library.exists() else MACHINE_FLAGS:
             complaint = compiled([compiler, *FLAGS, *machine], made)
             if complaint is None:
-                # Several processes may build it at once: the last one's takes the name, whole.
                 os.replace(made, library)
-                return library
-    raise OSError(f"{compiler} says: {complaint}")
+                break
+    if complaint is not None:
+        raise OSError(f"{compiler} says: {complaint}")
+    return library
 
 
 def compiled(command: list[str], library: Path) -> str | None:
