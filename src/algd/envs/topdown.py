@@ -104,17 +104,15 @@ class Canvas:
         self, center: Point, reach: tuple[float, float]
     ) -> tuple[slice, slice, Float[np.ndarray, "1 columns"], Float[np.ndarray, "rows 1"]]:
         """The pixels that a shape can touch which goes so far from its centre, and their places."""
-        pixels = len(self.colors)
-
-        def span(middle: float, reach: float) -> slice:
-            low, high = (middle - reach) / self.pixel - 2, (middle + reach) / self.pixel + 2
-            return slice(int(np.clip(low, 0, pixels)), int(np.clip(high, 0, pixels)))
-
-        columns = span(center[0] - self.left, reach[0])
-        rows = span(self.top - center[1], reach[1])
+        columns = self._span(center[0] - self.left, reach[0])
+        rows = self._span(self.top - center[1], reach[1])
         x = self.left + (np.arange(columns.start, columns.stop) + 0.5) * self.pixel
         y = self.top - (np.arange(rows.start, rows.stop) + 0.5) * self.pixel
         return rows, columns, x[None, :], y[:, None]
+
+    def _span(self, middle: float, reach: float) -> slice:
+        low, high = (middle - reach) / self.pixel - 2, (middle + reach) / self.pixel + 2
+        return slice(*(int(np.clip(end, 0, len(self.colors))) for end in (low, high)))
 
     def _paint(
         self,

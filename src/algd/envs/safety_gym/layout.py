@@ -44,26 +44,26 @@ def scattered(kind: str, keepout: float, rectangle: Rectangle, count: int = 1) -
     return Group(kind, keepout, (rectangle,) * count)
 
 
-def draw_point(
-    rng: np.random.RandomState, rectangle: Rectangle, keepout: float
-) -> tuple[float, float]:
-    """A uniform point of the rectangle, ``keepout`` away from its edges."""
-    x0, y0, x1, y1 = rectangle
-    return (
-        rng.uniform(x0 + keepout, x1 - keepout),
-        rng.uniform(y0 + keepout, y1 - keepout),
-    )
-
-
-def is_free(
-    point: tuple[float, float],
+def draw_free_point(
+    rng: np.random.RandomState,
+    rectangle: Rectangle,
+    keepout: float,
     clearance: Float[np.ndarray, " others"],
     others: Float[np.ndarray, "others 2"],
-) -> bool:
-    """Whether the point has the wanted clearance from every other."""
-    offset = others - point
-    distance = np.sqrt(np.sum(np.square(offset), axis=1))
-    return bool(np.all(distance >= clearance))
+    tries: int,
+) -> tuple[float, float] | None:
+    """A uniform point of the rectangle, ``keepout`` away from its edges and with the wanted
+    clearance from every other; None when none of the tries has it."""
+    x0, y0, x1, y1 = rectangle
+    for _ in range(tries):
+        point = (
+            rng.uniform(x0 + keepout, x1 - keepout),
+            rng.uniform(y0 + keepout, y1 - keepout),
+        )
+        distance = np.sqrt(np.sum(np.square(others - point), axis=1))
+        if np.all(distance >= clearance):
+            return point
+    return None
 
 
 def draw_places(
@@ -74,13 +74,11 @@ def draw_places(
     rectangles = [r for g in groups for r in g.rectangles]
     placed = np.empty((len(rectangles), 2))
     for i, rectangle in enumerate(rectangles):
-        clearance = keepouts[:i] + keepouts[i]
-        for _ in range(TRIES_PER_OBJECT):
-            placed[i] = point = draw_point(rng, rectangle, float(keepouts[i]))
-            if is_free(point, clearance, placed[:i]):
-                break
-        else:
+        keepout, clearance = float(keepouts[i]), keepouts[:i] + keepouts[i]
+        point = draw_free_point(rng, rectangle, keepout, clearance, placed[:i], TRIES_PER_OBJECT)
+        if point is None:
             return None
+        placed[i] = point
     return placed
 
 
@@ -120,8 +118,7 @@ def redraw(
     rng: np.random.RandomState,
 ) -> Float[np.ndarray, " 2"] | None:
     """A new place for the only member of a group among the others where they are now."""
-    for _ in range(TRIES_PER_LAYOUT):
-        point = draw_point(rng, group.rectangles[0], group.keepout)
-        if is_free(point, clearance, others):
-            return np.array(point)
-    return None
+    point = draw_free_point(
+        rng, group.rectangles[0], group.keepout, clearance, others, TRIES_PER_LAYOUT
+    )
+    return None if point is None else np.array(point)
