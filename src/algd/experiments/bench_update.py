@@ -132,7 +132,7 @@ def variants(preset_names: tuple[str, ...]) -> Iterator[tuple[str, str, Any]]:
             yield name, "bfloat16", dataclasses.replace(algorithm, energy_precision="bfloat16")
 
 
-def bench_update(preset_names: tuple[str, ...], turns: int = 11) -> list[dict[str, Any]]:
+def bench_update(preset_names: tuple[str, ...], turns: int = 21) -> list[dict[str, Any]]:
     """One row per preset and precision."""
     rows = []
     for name, precision, algorithm in variants(preset_names):

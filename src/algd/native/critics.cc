@@ -59,11 +59,12 @@ struct Critic {
   // Value and slope of the first layer's activation in one row.
   template <typename Activation, typename Use>
   void first(const float* half, int64_t row, const Use& use) const {
-    const float* by_action = weight1 + shape.obs * shape.hidden;
-    for (int64_t h = 0; h < shape.hidden; h += kLanes) {
-      Vec x = load(half + h) + load(bias1 + h), value, slope;
-      for (int64_t a = 0; a < shape.action; ++a)
-        x += action[row * shape.action + a] * load(by_action + a * shape.hidden + h);
+    // Copies of members: for all that the compiler knows, what is stored may change the members.
+    const int64_t H = shape.hidden, A = shape.action;
+    const float *weights = weight1 + shape.obs * H, *bias = bias1, *actions = action + row * A;
+    for (int64_t h = 0; h < H; h += kLanes) {
+      Vec x = load(half + h) + load(bias + h), value, slope;
+      for (int64_t a = 0; a < A; ++a) x += actions[a] * load(weights + a * H + h);
       Activation::apply(x, value, slope);
       use(h, value, slope);
     }
@@ -73,18 +74,21 @@ struct Critic {
   template <typename Activation>
   void finish(const float* first, const float* packed, int64_t rows, float* second, float* slopes,
               float* values) const {
-    const int64_t H = shape.hidden;
+    const int64_t H = shape.hidden, O = shape.outputs;
+    const float *bias = bias2, *last = this->last, *last_bias = this->last_bias;
     product(plain(first, H), rows, H, packed, H, second);
     for (int64_t r = 0; r < rows; ++r) {
       float* x = second + r * H;
+      Vec terms = {};  // of the first output, on the way
       for (int64_t h = 0; h < H; h += kLanes) {
         Vec value, slope;
-        Activation::apply(load(x + h) + load(bias2 + h), value, slope);
+        Activation::apply(load(x + h) + load(bias + h), value, slope);
         store(x + h, value);
         if (slopes) store(slopes + r * H + h, slope);
+        terms += value * load(last + h);
       }
-      for (int64_t o = 0; o < shape.outputs; ++o)
-        values[r * shape.outputs + o] = dot(x, last + o * H, H) + last_bias[o];
+      values[r * O] = sum(terms) + last_bias[0];
+      for (int64_t o = 1; o < O; ++o) values[r * O + o] = dot(x, last + o * H, H) + last_bias[o];
     }
   }
 
@@ -115,8 +119,9 @@ struct Critic {
       const float* halves = state_halves(begin, end, by_obs);
       float* x = scratch.get(kFirst, rows * H);
       for (int64_t r = 0; r < rows; ++r)
-        first<Activation>(halves + r / N * H, begin * N + r,
-                          [&](int64_t h, Vec value, Vec) { store(x + r * H + h, kept(value)); });
+        first<Activation>(
+            halves + r / N * H, begin * N + r,
+            [this, to = x + r * H](int64_t h, Vec value, Vec) { store(to + h, kept(value)); });
       finish<Activation>(x, by_first, rows, scratch.get(kSecond, rows * H),
                          slopes ? slopes + begin * N * H : nullptr,
                          values + begin * N * shape.outputs);
@@ -150,7 +155,7 @@ struct Critic {
       const float* halves = state_halves(begin, end, by_obs);
       for (int64_t row : needed) {
         first<Activation>(halves + (row / N - begin) * H, row,
-                          [&](int64_t h, Vec, Vec slope) { store(g + h, load(g + h) * slope); });
+                          [g](int64_t h, Vec, Vec slope) { store(g + h, load(g + h) * slope); });
         for (int64_t a = 0; a < A; ++a)
           grads[row * A + a] = dot(g, weight1 + (shape.obs + a) * H, H);
         g += H;
