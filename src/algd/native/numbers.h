@@ -139,13 +139,14 @@ void pack(Matrix weight, int64_t depth, int64_t columns, bool rounded, float* pa
   for (int64_t first = 0; first < columns; first += kTileColumns)
     for (int64_t k = 0; k < depth; ++k, packed += kTileColumns) {
       const float* from = weight.data + k * weight.row + first * weight.column;
-      if (weight.column == 1)
-        std::memcpy(packed, from, kTileColumns * sizeof(float));
-      else
-        for (int c = 0; c < kTileColumns; ++c) packed[c] = from[c * weight.column];
-      if (rounded)
-        for (int c = 0; c < kTileColumns; c += kLanes)
-          store(packed + c, to_bfloat16(load(packed + c)));
+      for (int c = 0; c < kTileColumns; c += kLanes, from += kLanes * weight.column) {
+        Vec x;
+        if (weight.column == 1)
+          x = load(from);
+        else
+          for (int i = 0; i < kLanes; ++i) x[i] = from[i * weight.column];
+        store(packed + c, rounded ? to_bfloat16(x) : x);
+      }
     }
 }
 
