@@ -512,3 +512,15 @@ def test_program_of_the_guide(tmp_path, monkeypatch):
     exec(guide_program().replace("steps=2000", less), scope)
     assert scope["run"].directory.is_relative_to("runs/corridor")
     assert scope["info"]["cost"] in (0.0, 1.0)
+
+
+def test_diff_drive_of_another_length():
+    env = envs.make("DiffDrive", 2, env_options={"horizon": 10, "cost_parts": True})
+    assert env.spec.horizon == 10
+    # In proportion to the 20 and 100 of 200 steps.
+    assert [budget.limit for budget in env.spec.budgets] == [1.0, 5.0]
+    env.reset(0)
+    ends = [bool(env.step(np.zeros((2, 2), np.float32)).truncated.all()) for _ in range(20)]
+    assert [i for i, end in enumerate(ends, 1) if end] == [10, 20]
+    with pytest.raises(UserError, match="number of steps, not 0"):
+        envs.make("DiffDrive", 1, env_options={"horizon": 0})
