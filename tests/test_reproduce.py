@@ -115,7 +115,7 @@ def test_the_benchmark_averages_the_judged_policies(reproduced):
     assert all(float(r["cost"]) >= 0.0 for r in read(reproduced / "training.csv"))
     results = read(reproduced / "runs" / "results.csv")
     assert len(results) == 12
-    assert {float(r["last5_return"]) for r in results} == {(0 + 4 + 8) / 3}
+    assert {float(r["last5_return"]) for r in results} == {(0 + 2 + 4 + 6 + 8) / 5}
 
 
 def test_the_time_table_of_an_ablation(reproduced):

@@ -39,14 +39,6 @@ TINY = {
     "rollout_steps": 80,
     "passes": 2,
 }
-SHORT = {
-    "env_options": ("horizon=40",),
-    "envs": 2,
-    "steps": 320,
-    "log_every": 40,
-    "eval_every": 160,
-    "eval_episodes": 2,
-}
 
 
 class Means(NamedTuple):
@@ -93,6 +85,14 @@ PAPER_TASKS = (
 )
 PAPER_SEEDS = 10
 SMOKE_TASK = Task("DiffDrive", 320, 2)
+SHORT = {
+    "env_options": ("horizon=40",),
+    "envs": SMOKE_TASK.envs,
+    "steps": SMOKE_TASK.steps,
+    "log_every": 40,
+    "eval_every": 80,
+    "eval_episodes": 2,
+}
 
 
 def trials(
