@@ -522,5 +522,5 @@ def test_diff_drive_of_another_length():
     env.reset(0)
     ends = [bool(env.step(np.zeros((2, 2), np.float32)).truncated.all()) for _ in range(20)]
     assert [i for i, end in enumerate(ends, 1) if end] == [10, 20]
-    with pytest.raises(UserError, match="number of steps, not 0"):
+    with pytest.raises(UserError, match="at least 1, not 0"):
         envs.make("DiffDrive", 1, env_options={"horizon": 0})

@@ -66,7 +66,7 @@ class DiffDriveVectorEnv(VectorEnv):
         horizon: int = HORIZON,
     ) -> None:
         if type(horizon) is not int or horizon < 1:
-            raise UserError(f"The horizon of DiffDrive is a number of steps, not {horizon!r}.")
+            raise UserError(f"DiffDrive: horizon must be a whole number of at least 1, not {horizon!r}.")
         self.num_envs = num_envs
         self.render_mode = render_mode
         self.cost_parts = cost_parts
