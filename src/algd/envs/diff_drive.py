@@ -66,7 +66,9 @@ class DiffDriveVectorEnv(VectorEnv):
         horizon: int = HORIZON,
     ) -> None:
         if type(horizon) is not int or horizon < 1:
-            raise UserError(f"DiffDrive: horizon must be a whole number of at least 1, not {horizon!r}.")
+            raise UserError(
+                f"DiffDrive's horizon must be a whole number, at least 1, not {horizon!r}."
+            )
         self.num_envs = num_envs
         self.render_mode = render_mode
         self.cost_parts = cost_parts
