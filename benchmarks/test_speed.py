@@ -13,10 +13,10 @@ import pytest
 
 from algd import envs
 from algd.algorithms import presets
-from algd.experiments.bench_update import PAPER_SPEC, ROUNDS, at_paper_sizes, example_batch
-from algd.policy import Policy
-from algd.replay import Replay
-from algd.rounds import CPU_OPTIONS, gradient_rounds
+from algd.evaluation.policy import Policy
+from algd.profiling.update import PAPER_SPEC, ROUNDS, at_paper_sizes, example_batch
+from algd.training.replay import Replay
+from algd.training.updates import CPU_OPTIONS, gradient_rounds
 
 
 @pytest.mark.parametrize("name", ["algd-code", "cal-algd", "sac-lag", "hj"])

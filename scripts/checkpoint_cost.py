@@ -20,10 +20,11 @@ import numpy as np
 import tyro
 
 from algd.algorithms import preset
-from algd.replay import Replay
-from algd.runs import Mark, create_run
-from algd.settings import Settings, make_envs
-from algd.trainer import Trainer
+from algd.runs.config import Settings, make_envs
+from algd.runs.directory import create_run
+from algd.runs.files import Mark
+from algd.training.replay import Replay
+from algd.training.trainer import Trainer
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import jax
 import tyro
 
-from algd.runs import create_run
-from algd.settings import Settings, check, check_memory, kept_transitions, make_envs
-from algd.trainer import Trainer
+from algd.runs.config import Settings, check, check_memory, kept_transitions, make_envs
+from algd.runs.directory import create_run
+from algd.training.trainer import Trainer
 from algd.types import UserError
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))

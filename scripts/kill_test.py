@@ -23,7 +23,7 @@ import tyro
 
 from algd.algorithms import preset
 from algd.experiments.trials import tiny
-from algd.runs import Run
+from algd.runs.directory import Run
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
-from algd.evaluation import evaluate
+from algd.evaluation.episodes import evaluate
+from algd.evaluation.policy import Policy
+from algd.evaluation.stats import summarise
 from algd.export.files import latency_of
-from algd.learnt import learnt
-from algd.policy import Policy
-from algd.settings import make_envs
-from algd.stats import summarise
+from algd.runs.checkpoint import learnt
+from algd.runs.config import make_envs
 from algd.types import Choice, UserError
 
 COLUMNS = (

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import tyro
 
-from algd import training
-from algd.settings import Settings
-from algd.training import Interrupted, Progress
+from algd.runs.config import Settings
+from algd.training import loop
+from algd.training.loop import Interrupted, Progress
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
@@ -93,7 +93,7 @@ def main(soak: Soak) -> dict[str, object]:
     )
     algorithm = small(soak.preset, replay_size=20_000)
     with tempfile.TemporaryDirectory(prefix="soak-") as folder, suppress(Interrupted):
-        training.train(settings, algorithm, soak.preset, Path(folder) / "run", look)
+        loop.train(settings, algorithm, soak.preset, Path(folder) / "run", look)
     tenth = max(len(samples) // 10, 2)
     return {
         "env": soak.env,

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from algd.runs import Mark, Run, create_run, sealed
-from algd.settings import Settings, describe
+from algd.runs.config import Settings, describe
+from algd.runs.directory import Run, create_run
+from algd.runs.files import Mark, sealed
 from algd.types import Budget, EnvSpec
 from small import small
 

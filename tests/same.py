@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from algd.runs import Run, read_arrays
+from algd.runs.directory import Run
+from algd.runs.files import read_arrays
 
 
 def differences(one: Run, other: Run) -> list[str]:

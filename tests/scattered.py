@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from algd.policy import Policy
-from algd.rounds import fresh_state
+from algd.evaluation.policy import Policy
+from algd.training.updates import fresh_state
 from algd.types import EnvSpec
 from small import small
 

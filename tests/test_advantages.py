@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 
-from algd.advantages import gae
+from algd.objectives.advantages import gae
 
 NEVER = jnp.zeros(3, bool)
 REWARD = jnp.array([1.0, 2.0, 3.0])

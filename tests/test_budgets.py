@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 
 import algd
-from algd import api, envs, training
+from algd import api, envs
 from algd.cli import main
 from algd.envs.adapters import with_distinct_names
-from algd.evaluation import act
-from algd.settings import Settings
+from algd.evaluation.acting import act
+from algd.runs.config import Settings
+from algd.training import loop
 from algd.types import Budget, UserError
 from small import small
 
@@ -30,7 +31,7 @@ TWO = Settings(
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     directory = tmp_path_factory.mktemp("budgets") / "run"
-    return training.train(TWO, small("algd", dual_rate=0.05), "algd", directory)
+    return loop.train(TWO, small("algd", dual_rate=0.05), "algd", directory)
 
 
 def test_every_row_names_its_constraint(run):
@@ -101,7 +102,7 @@ def test_three_parts_are_collected_logged_and_evaluated(tmp_path):
     )
     # Every preset's update has several constraints in its battery; here nothing is learnt.
     algorithm = small("ppo-lag", rollout_steps=1_000)
-    run = training.train(settings, algorithm, "ppo-lag", tmp_path / "run")
+    run = loop.train(settings, algorithm, "ppo-lag", tmp_path / "run")
     parts = {"hazards", "buttons", "gremlins"}
     assert {b["name"] for b in run.config()["budgets"]} == parts
     assert {f"cost/{part}" for part in parts} <= set(run.rows("eval")[-1])
@@ -120,4 +121,4 @@ def test_unnamed_budgets_get_names_that_can_be_told_apart():
 def test_a_budget_for_each_constraint_is_asked_for(tmp_path):
     settings = Settings(**{**vars(TWO), "budget": (1.0, 2.0, 3.0)})
     with pytest.raises(UserError, match=r"2 constraint\(s\) \(hazards, energy\), but 3"):
-        training.train(settings, small("algd"), "algd", tmp_path / "run")
+        loop.train(settings, small("algd"), "algd", tmp_path / "run")

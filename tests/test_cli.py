@@ -11,10 +11,10 @@ import pytest
 import algd
 from algd.algorithms import preset
 from algd.cli import main
-from algd.commands.train import preset_word
-from algd.native import library
-from algd.runs import Run
-from algd.settings import Settings
+from algd.cli.train import preset_word
+from algd.networks.native import library
+from algd.runs.config import Settings
+from algd.runs.directory import Run
 
 RUN = "--steps 160 --envs 2 --log-every 40 --eval-every 80 --eval-episodes 2 --quiet"
 RUN += " --env-options horizon=40"
@@ -54,7 +54,7 @@ def test_train_alone_is_algd_on_diffdrive(monkeypatch, capsys):
         begun.append((settings, algorithm, name))
         return Run(Path("runs/there"))
 
-    monkeypatch.setattr("algd.commands.train.run_to_end", note)
+    monkeypatch.setattr("algd.cli.train.run_to_end", note)
     main(["train"])
     assert begun == [(Settings(), preset("algd"), "algd")]
     assert "algd evaluate runs/there" in capsys.readouterr().out

@@ -4,7 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from algd.critics import (
+from algd.networks.critics import CriticEnsemble
+from algd.networks.layers import silu, xavier_uniform
+from algd.objectives.td_targets import (
     clipped_value,
     double_critic_loss,
     ensemble_loss,
@@ -12,8 +14,7 @@ from algd.critics import (
     polyak,
     td_target,
 )
-from algd.experiments.bench_update import example_batch
-from algd.networks import CriticEnsemble, silu, xavier_uniform
+from algd.profiling.update import example_batch
 from algd.types import Budget, EnvSpec
 
 

@@ -4,10 +4,10 @@ import gymnasium
 import numpy as np
 import pytest
 
-from algd import training
 from algd.cli import main
-from algd.dataset import episodes_of, stored_transitions
-from algd.settings import Settings
+from algd.export.minari import episodes_of, stored_transitions
+from algd.runs.config import Settings
+from algd.training import loop
 from algd.types import UserError
 from same import buffer
 from small import small
@@ -55,7 +55,7 @@ gymnasium.register("Counter-v0", entry_point=Counter, max_episode_steps=6)
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     directory = tmp_path_factory.mktemp("dataset") / "run"
-    return training.train(SHORT, small("sac-lag", **IDLE), "sac-lag", directory)
+    return loop.train(SHORT, small("sac-lag", **IDLE), "sac-lag", directory)
 
 
 def check_episodes(rows, episodes):
@@ -123,9 +123,9 @@ def test_dropped_steps_and_fresh_episodes_cut_an_episode(tmp_path):
     settings = Settings(
         **{**vars(SHORT), "bad_steps": "drop", "env_options": ("faulty=true",), "steps": 60}
     )
-    run = training.train(settings, small("sac-lag", **IDLE), "sac-lag", tmp_path / "run")
+    run = loop.train(settings, small("sac-lag", **IDLE), "sac-lag", tmp_path / "run")
     # A foreign environment resumes with fresh episodes.
-    training.resume(tmp_path / "run", steps=90)
+    loop.resume(tmp_path / "run", steps=90)
     rows, first, dropped = stored_transitions(run)
     assert dropped > 0
     episodes = episodes_of(rows, first, 3, dropped)
@@ -138,6 +138,6 @@ def test_dropped_steps_and_fresh_episodes_cut_an_episode(tmp_path):
 
 def test_a_run_without_a_buffer_is_refused(tmp_path):
     settings = Settings(**{**vars(SHORT), "steps": 3})
-    run = training.train(settings, small("ppo-lag"), "ppo-lag", tmp_path / "run")
+    run = loop.train(settings, small("ppo-lag"), "ppo-lag", tmp_path / "run")
     with pytest.raises(UserError, match="keeps no replay buffer"):
         stored_transitions(run)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from algd.algorithms import preset
-from algd.diffusion import boltzmann_weights, geometric_schedule, monte_carlo_score
 from algd.experiments.fidelity import sample_two_well, smoothed_scores, total_variation, two_well
+from algd.objectives.diffusion import boltzmann_weights, geometric_schedule, monte_carlo_score
 
 DATA = Path(__file__).parent / "data" / "analytic"
 

@@ -5,7 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from algd.duals import PID, LogAdam, ProjectedAdam, ProjectedAscent, SmoothedPID, dual_rule
+from algd.objectives.multipliers import (
+    PID,
+    LogAdam,
+    ProjectedAdam,
+    ProjectedAscent,
+    SmoothedPID,
+    dual_rule,
+)
 
 GAINS = (0.1, 0.01, 0.5)
 START = jnp.array([0.5, 0.5])

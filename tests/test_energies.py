@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from algd.energies import augmented_lagrangian, lagrangian
+from algd.objectives.lagrangians import augmented_lagrangian, lagrangian
 
 LIMIT = jnp.array([2.0, 0.5])
 

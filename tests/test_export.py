@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from algd.cli import main
-from algd.export.numpy_policy import NumpyPolicy, flattened, rebuilt
+from algd.networks.numpy_policy import NumpyPolicy, flattened, rebuilt
 from algd.types import Budget, EnvSpec, RanksActions, UserError
 from scattered import scattered
 

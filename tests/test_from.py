@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import algd
-from algd import training
 from algd.cli import main
-from algd.learnt import learnt
-from algd.rounds import fresh_state
-from algd.settings import Settings
+from algd.runs.checkpoint import learnt
+from algd.runs.config import Settings
+from algd.training import loop
+from algd.training.updates import fresh_state
 from algd.types import UserError
 from same import differences, last_arrays
 from small import small
@@ -31,7 +31,7 @@ SHORT = Settings(
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
     directory = tmp_path_factory.mktemp("from") / "source"
-    return training.train(SHORT, small("sac-lag", rho=3.0), "sac-lag", directory)
+    return loop.train(SHORT, small("sac-lag", rho=3.0), "sac-lag", directory)
 
 
 def first_state(directory):
@@ -69,15 +69,15 @@ def test_networks_and_multiplier_are_kept_and_the_limit_is_new(source, tmp_path)
 def test_such_a_run_resumes_exactly(source, tmp_path):
     start, algorithm = learnt(source.directory), small("sac-lag", rho=3.0)
     longer = dataclasses.replace(SHORT, seed=1, budget=(7.0,))
-    whole = training.train(longer, algorithm, "sac-lag", tmp_path / "whole", start_from=start)
+    whole = loop.train(longer, algorithm, "sac-lag", tmp_path / "whole", start_from=start)
     shorter = dataclasses.replace(longer, steps=44)
-    training.train(shorter, algorithm, "sac-lag", tmp_path / "part", start_from=start)
-    resumed, notes = training.resume(tmp_path / "part", steps=80)
+    loop.train(shorter, algorithm, "sac-lag", tmp_path / "part", start_from=start)
+    resumed, notes = loop.resume(tmp_path / "part", steps=80)
     assert notes == []
     assert differences(whole, resumed) == []
     assert resumed.config()["started_from"] == whole.config()["started_from"]
     # Stopped before the first checkpoint: it begins again from the same networks.
-    lost = training.train(
+    lost = loop.train(
         dataclasses.replace(longer, steps=2),
         algorithm,
         "sac-lag",
@@ -87,7 +87,7 @@ def test_such_a_run_resumes_exactly(source, tmp_path):
     for _, path in lost.checkpoints():
         path.unlink()
     lost.metrics_path.write_bytes(b"")
-    again, notes = training.resume(tmp_path / "lost", steps=80)
+    again, notes = loop.resume(tmp_path / "lost", steps=80)
     assert "no checkpoint yet" in notes[0]
     ours, theirs = last_arrays(again), last_arrays(whole)
     assert all(np.array_equal(ours[n], theirs[n]) for n in ours if n.startswith("state"))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy
 
-from algd.gaussian import (
+from algd.networks.gaussian import (
     Gaussian,
     Temperature,
     entropy,

@@ -7,17 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from algd.experiments.bench_update import example_batch
-from algd.native import library
-from algd.networks import (
-    CriticEnsemble,
-    ScoreNetwork,
-    bfloat16_product,
-    half_fan_in_normal,
-    mlp,
-    silu,
-)
-from algd.rounds import fresh_state
+from algd.networks.critics import CriticEnsemble
+from algd.networks.layers import bfloat16_product, half_fan_in_normal, mlp, silu
+from algd.networks.native import library
+from algd.networks.score import ScoreNetwork
+from algd.profiling.update import example_batch
+from algd.training.updates import fresh_state
 from algd.types import Budget, EnvSpec
 from small import small
 

@@ -5,14 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from algd.networks import (
-    CriticEnsemble,
-    ScoreNetwork,
-    bfloat16_product,
-    half_fan_in_normal,
-    mlp,
-    silu,
-)
+from algd.networks.critics import CriticEnsemble
+from algd.networks.layers import bfloat16_product, half_fan_in_normal, mlp, silu
+from algd.networks.score import ScoreNetwork
 
 
 def test_silu_is_x_times_sigmoid():

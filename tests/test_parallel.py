@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from algd import training
 from algd.cli import main
+from algd.evaluation.policy import load
 from algd.experiments.trials import tiny
-from algd.policy import load
-from algd.runs import Run
-from algd.settings import Settings
+from algd.runs.config import Settings
+from algd.runs.directory import Run
+from algd.training import loop
 from algd.types import UserError
 from same import differences, last_arrays
 from small import small
@@ -31,10 +31,10 @@ ALL_KEPT = {"replay_size": SHORT.steps}
 @pytest.mark.parametrize(("name", "changes"), [("sac-lag", ALL_KEPT), ("ppo-lag", {})])
 def test_an_overlapped_run_resumes_exactly(name, changes, tmp_path):
     algorithm, settings = small(name, **changes), dataclasses.replace(SHORT, overlap=True)
-    whole = training.train(settings, algorithm, name, tmp_path / "whole")
+    whole = loop.train(settings, algorithm, name, tmp_path / "whole")
     part = dataclasses.replace(settings, steps=90)
-    training.train(part, algorithm, name, tmp_path / "part")
-    resumed, notes = training.resume(tmp_path / "part", steps=SHORT.steps)
+    loop.train(part, algorithm, name, tmp_path / "part")
+    resumed, notes = loop.resume(tmp_path / "part", steps=SHORT.steps)
     assert notes == []
     assert differences(whole, resumed) == []
 
@@ -42,9 +42,9 @@ def test_an_overlapped_run_resumes_exactly(name, changes, tmp_path):
 def test_overlap_is_a_lag_of_one_step(tmp_path):
     """Until the first gradient round both runs act alike; then the policy is one step behind."""
     algorithm = small("sac-lag", **ALL_KEPT)
-    plain = training.train(SHORT, algorithm, "sac-lag", tmp_path / "plain")
+    plain = loop.train(SHORT, algorithm, "sac-lag", tmp_path / "plain")
     settings = dataclasses.replace(SHORT, overlap=True)
-    lagging = training.train(settings, algorithm, "sac-lag", tmp_path / "lagging")
+    lagging = loop.train(settings, algorithm, "sac-lag", tmp_path / "lagging")
     first, second = (buffer_actions(run) for run in (plain, lagging))
     assert len(second) == len(first) - SHORT.envs
     # Rows 0..39 are the prefill; the rounds owed after step 42 change the actions of rows 42 and
@@ -55,7 +55,7 @@ def test_overlap_is_a_lag_of_one_step(tmp_path):
 
 
 def buffer_actions(run: Run) -> np.ndarray:
-    from algd.runs import read_arrays
+    from algd.runs.files import read_arrays
 
     return np.concatenate([read_arrays(path)["replay.action"] for _, _, path in run.pieces()])
 
@@ -68,9 +68,9 @@ def test_seeds_in_one_program_are_the_runs_of_their_own(name, tmp_path):
     """
     settings = dataclasses.replace(SHORT, steps=100)
     directories = [tmp_path / f"seed{i}" for i in range(2)]
-    runs = training.train_seeds(settings, small(name), name, directories)
+    runs = loop.train_seeds(settings, small(name), name, directories)
     for i, run in enumerate(runs):
-        alone = training.train(
+        alone = loop.train(
             dataclasses.replace(settings, seed=i), small(name), name, tmp_path / f"alone{i}"
         )
         together, single = last_arrays(run), last_arrays(alone)
@@ -78,7 +78,7 @@ def test_seeds_in_one_program_are_the_runs_of_their_own(name, tmp_path):
         # "metrics" is the size and checksum of a file of printed numbers.
         for key in together.keys() - {"metrics"}:
             np.testing.assert_allclose(together[key], single[key], rtol=1e-4, atol=1e-4)
-    resumed, _ = training.resume(runs[0].directory, steps=120)
+    resumed, _ = loop.resume(runs[0].directory, steps=120)
     assert resumed.checkpoints()[-1][0] == 120
 
 
@@ -91,7 +91,7 @@ def test_seeds_on_the_command_line(tmp_path, capsys):
     actions = [load(tmp_path / "many" / f"seed{seed}").predict(np.full(17, 0.1)) for seed in (5, 6)]
     assert not np.array_equal(*actions)
     with pytest.raises(UserError, match="neither"):
-        training.train_seeds(
+        loop.train_seeds(
             dataclasses.replace(SHORT, overlap=True), small("algd"), "algd", [tmp_path / "x"]
         )
 
@@ -120,7 +120,7 @@ def test_four_devices_share_out_the_minibatch(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     settings = dataclasses.replace(SHORT, steps=120)
-    alone = last_arrays(training.train(settings, small("algd"), "algd", tmp_path / "one"))
+    alone = last_arrays(loop.train(settings, small("algd"), "algd", tmp_path / "one"))
     shared = last_arrays(Run(tmp_path / "four"))
     assert int(shared["state.rounds"]) == 40
     for name in alone:
@@ -130,6 +130,4 @@ def test_four_devices_share_out_the_minibatch(tmp_path):
 
 def test_devices_that_do_not_exist_or_do_not_fit_are_refused(tmp_path):
     with pytest.raises(UserError, match="this machine has 1"):
-        training.train(
-            dataclasses.replace(SHORT, devices=2), small("algd"), "algd", tmp_path / "run"
-        )
+        loop.train(dataclasses.replace(SHORT, devices=2), small("algd"), "algd", tmp_path / "run")

@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 
 from algd.algorithms.algd import AUTHORS, Draws, State
-from algd.critics import clipped_value, pessimistic_cost
-from algd.diffusion import boltzmann_weights, geometric_schedule, monte_carlo_score
-from algd.energies import augmented_lagrangian, lagrangian
-from algd.networks import CriticEnsemble, Linear, ScoreNetwork, init_moments
+from algd.networks.adam import init_moments
+from algd.networks.critics import CriticEnsemble
+from algd.networks.layers import Linear
+from algd.networks.score import ScoreNetwork
+from algd.objectives.diffusion import boltzmann_weights, geometric_schedule, monte_carlo_score
+from algd.objectives.lagrangians import augmented_lagrangian, lagrangian
+from algd.objectives.td_targets import clipped_value, pessimistic_cost
 from algd.types import Budget, Transition
 
 DATA = Path(__file__).parent / "data" / "algd_code"

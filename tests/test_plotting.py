@@ -7,8 +7,10 @@ import pytest
 from PIL import Image
 
 from algd.cli import main
-from algd.groups import gather, varied
-from algd.plotting import (
+from algd.runs.directory import Run
+from algd.runs.grouping import gather, varied
+from algd.types import Budget
+from algd.visualization.curves import (
     KINDS,
     STYLES,
     curve,
@@ -19,8 +21,6 @@ from algd.plotting import (
     styles_of,
     training_costs,
 )
-from algd.runs import Run
-from algd.types import Budget
 from made_up import write_run
 
 # Machado, Oliveira and Fernandes (2009), full severity, on linear RGB.

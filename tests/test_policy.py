@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from algd.evaluation import act, best_of
+from algd.evaluation.acting import act, best_of
 from algd.types import Budget, EnvSpec, UserError
 from scattered import scattered
 

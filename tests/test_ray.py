@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from algd.runs import Run
-from algd.settings import Settings
-from algd.sweeps.conduct import conduct, plan
-from algd.sweeps.engines import Workers, compute
+from algd.runs.config import Settings
+from algd.runs.directory import Run
+from algd.sweeps.execution import conduct, plan
+from algd.sweeps.executors import Workers, compute
+from algd.sweeps.job import is_complete, last_beat
 from algd.sweeps.plan import Job
-from algd.sweeps.work import is_complete, last_beat
 from algd.types import UserError
 from same import differences
 from small import small

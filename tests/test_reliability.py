@@ -21,17 +21,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from algd import training
 from algd.algorithms import presets
-from algd.journal import Journal
-from algd.policy import load
-from algd.rounds import store
-from algd.runs import DamagedFile, Mark, Run, create_run, read_arrays, to_arrays, write_arrays
-from algd.settings import Settings, make_envs, restored
-from algd.trainer import Trainer
-from algd.training import restore_newest
+from algd.evaluation.policy import load
+from algd.runs.checkpoint import to_arrays
+from algd.runs.config import Settings, make_envs, restored
+from algd.runs.directory import Run, create_run
+from algd.runs.files import DamagedFile, Mark, read_arrays, write_arrays
+from algd.runs.metrics_log import Journal
+from algd.runs.validation import check_fields, check_hyperparameters
+from algd.training import loop
+from algd.training.loop import restore_newest
+from algd.training.trainer import Trainer
+from algd.training.updates import store
 from algd.types import Transition, UserError
-from algd.validation import check_fields, check_hyperparameters
 from small import one_of_each, small
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
@@ -265,7 +267,7 @@ def test_missing_files(copy, good, trainer):
         load(copy.directory)
     copy.config_path.unlink()
     with pytest.raises(UserError, match="has no config"):
-        training.resume(copy.directory)
+        loop.resume(copy.directory)
 
 
 def test_what_lies_behind_the_checkpoint_is_cleared_away(copy, good):
@@ -558,7 +560,7 @@ def test_bad_hyperparameters_are_refused_before_anything_is_written(
 ):
     algorithm = with_values(presets()[name], changes)
     with pytest.raises(UserError, match=message):
-        training.train(Settings(), algorithm, name, tmp_path / "run")
+        loop.train(Settings(), algorithm, name, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 

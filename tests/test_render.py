@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from algd import training
 from algd.cli import main
-from algd.rendering import ALARM, WIDTH, draw, film, open_stage, play, write_film
-from algd.settings import Settings
+from algd.runs.config import Settings
+from algd.training import loop
 from algd.types import Budget, EnvSpec
+from algd.visualization.video import ALARM, WIDTH, draw, film, open_stage, play, write_film
 from small import small
 
 RED = tuple(int(ALARM[i : i + 2], 16) for i in (1, 3, 5))
@@ -136,7 +136,7 @@ def test_files_hold_the_frames(tmp_path):
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     settings = Settings(steps=2, envs=1, eval_episodes=1, env_options=("horizon=40",))
-    return training.train(
+    return loop.train(
         settings, small("algd"), "algd", tmp_path_factory.mktemp("runs") / "run"
     ).directory
 

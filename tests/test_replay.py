@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from algd.replay import add, init_replay, sample
+from algd.training.replay import add, init_replay, sample
 from algd.types import Transition
 
 

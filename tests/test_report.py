@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from algd import training
 from algd.cli import main
-from algd.groups import gather
-from algd.report import POLICY, build, duration, middle, number, row_of, wall_seconds
-from algd.runs import Run
-from algd.settings import Settings
+from algd.runs.config import Settings
+from algd.runs.directory import Run
+from algd.runs.grouping import gather
+from algd.training import loop
 from algd.types import Budget
+from algd.visualization.report import POLICY, build, duration, middle, number, row_of, wall_seconds
 from made_up import write_run
 from small import small
 
@@ -83,7 +83,7 @@ def page(runs, tmp_path_factory):
     """A page with made-up runs, and with a film of one that was trained."""
     settings = Settings(steps=2, envs=1, eval_episodes=1, seed=1, env_options=("horizon=40",))
     filmed = tmp_path_factory.mktemp("filmed") / "run"
-    training.train(settings, small("algd"), "algd", filmed)
+    loop.train(settings, small("algd"), "algd", filmed)
     out = tmp_path_factory.mktemp("page") / "report.html"
     main(["report", str(runs), str(filmed), str(runs / "none"), "--out", str(out), "--quiet"])
     return out

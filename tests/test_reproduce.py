@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 from algd.cli import main
-from algd.commands.reproduce import OF_RUNS, experiment
+from algd.cli.reproduce import OF_RUNS, experiment
 from algd.experiments import ablations, benchmark, stability
 from algd.experiments.trials import family
-from algd.runs import Mark, create_run, sealed
-from algd.settings import describe, make_envs
+from algd.runs.config import describe, make_envs
+from algd.runs.directory import create_run
+from algd.runs.files import Mark, sealed
 from algd.sweeps.estimate import label
-from algd.sweeps.work import evaluation_path
+from algd.sweeps.job import evaluation_path
 
 PICTURES = ("stability", "benchmark", "on_policy", "ablation_mc")
 
@@ -146,7 +147,7 @@ def test_every_experiment_is_found():
 
 
 def test_the_scale_of_the_paper_asks_first(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("algd.sweeps.conduct.speeds", lambda *_: {})
+    monkeypatch.setattr("algd.sweeps.execution.speeds", lambda *_: {})
     with pytest.raises(SystemExit) as stop:
         main(["reproduce", "ablation-rho", "--scale", "paper", "--out", str(tmp_path)])
     assert stop.value.code == 2

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import scipy
 
-from algd import stats
-from algd.evaluation import Episodes
+from algd.evaluation import stats
+from algd.evaluation.episodes import Episodes
 from algd.types import Budget, EnvSpec
 
 OURS = np.array(

@@ -12,16 +12,14 @@ import time
 import pytest
 from rich.console import Console
 
-from algd import training
 from algd.cli import main
-from algd.settings import Settings
-from algd.sweeps import engines, work
-from algd.sweeps.conduct import Plan, conduct, duration, plan
-from algd.sweeps.engines import Workers, compute
+from algd.runs.config import Settings
+from algd.sweeps import executors
+from algd.sweeps import job as job_module
 from algd.sweeps.estimate import Speed, disk_bytes, label, measure
-from algd.sweeps.plan import Job, Sweep, job, jobs, parse_assignments, read_sweep
-from algd.sweeps.results import row, rows
-from algd.sweeps.work import (
+from algd.sweeps.execution import Plan, conduct, duration, plan
+from algd.sweeps.executors import Workers, compute
+from algd.sweeps.job import (
     Outcome,
     attempt,
     evaluation_path,
@@ -29,6 +27,9 @@ from algd.sweeps.work import (
     last_beat,
     train_or_continue,
 )
+from algd.sweeps.plan import Job, Sweep, job, jobs, parse_assignments, read_sweep
+from algd.sweeps.results import row, rows
+from algd.training import loop
 from algd.types import UserError
 from same import differences
 from small import small
@@ -197,14 +198,14 @@ def test_another_run_in_its_place_is_refused(complete):
 def test_an_unfinished_run_is_continued_to_the_same_end(complete, tmp_path, monkeypatch):
     cut = tiny_job(tmp_path)
     calls = []
-    monkeypatch.setattr(work, "SECONDS_BETWEEN_BEATS", 0.0)
-    with pytest.raises(training.Interrupted):
+    monkeypatch.setattr(job_module, "SECONDS_BETWEEN_BEATS", 0.0)
+    with pytest.raises(loop.Interrupted):
         train_or_continue(cut, lambda: len(calls) < 30 and not calls.append(0))
     assert not is_complete(cut)
-    assert 0 < training.Run(cut.directory).checkpoints()[-1][0] < 120
+    assert 0 < loop.Run(cut.directory).checkpoints()[-1][0] < 120
     train_or_continue(cut)
     assert is_complete(cut)
-    assert differences(training.Run(cut.directory), training.Run(complete.directory)) == []
+    assert differences(loop.Run(cut.directory), loop.Run(complete.directory)) == []
 
 
 # --- many runs --------------------------------------------------------------------------------
@@ -243,13 +244,13 @@ def test_a_process_that_dies_is_started_again(tmp_path, monkeypatch):
             "import os,signal; os.kill(os.getpid(), signal.SIGKILL)"
             if dies
             else (
-                "import pickle,sys; from algd.sweeps.work import Outcome; "
+                "import pickle,sys; from algd.sweeps.job import Outcome; "
                 "pickle.dump(Outcome('done'), sys.stdout.buffer)"
             )
         )
         return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
 
-    monkeypatch.setattr(engines, "start", start)
+    monkeypatch.setattr(executors, "start", start)
     both = [tiny_job(tmp_path, seed) for seed in (0, 1)]
     ended = dict(pair for some in compute(both, Workers(at_once=2), None) for pair in some)
     assert ended[both[0]] == Outcome("done")
@@ -259,8 +260,8 @@ def test_a_process_that_dies_is_started_again(tmp_path, monkeypatch):
 
 
 def test_workers_have_their_threads(tmp_path):
-    process = engines.start(os.sched_getaffinity, (0,), 1, None)
-    assert len(engines.answer(process)) == 1
+    process = executors.start(os.sched_getaffinity, (0,), 1, None)
+    assert len(executors.answer(process)) == 1
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,11 @@ import gymnasium
 import numpy as np
 import pytest
 
-from algd import training
-from algd.rounds import rounds_due
-from algd.runs import Run
-from algd.settings import Settings, check_memory, restored
-from algd.training import Interrupted
+from algd.runs.config import Settings, check_memory, restored
+from algd.runs.directory import Run
+from algd.training import loop
+from algd.training.loop import Interrupted
+from algd.training.updates import rounds_due
 from algd.types import Budget, EnvSpec, UserError
 from same import differences, last_arrays
 from small import one_of_each, small
@@ -30,9 +30,9 @@ def assert_same(one, other):
 
 
 def test_same_seed_same_numbers(tmp_path):
-    runs = [training.train(SHORT, small("algd"), "algd", tmp_path / n) for n in ("a", "b")]
+    runs = [loop.train(SHORT, small("algd"), "algd", tmp_path / n) for n in ("a", "b")]
     assert_same(*runs)
-    other = training.train(
+    other = loop.train(
         Settings(**{**vars(SHORT), "seed": 1}), small("algd"), "algd", tmp_path / "c"
     )
     assert other.metrics_path.read_bytes() != runs[0].metrics_path.read_bytes()
@@ -41,35 +41,35 @@ def test_same_seed_same_numbers(tmp_path):
 @pytest.mark.parametrize("name", one_of_each())
 def test_stopped_and_resumed_is_the_run_never_stopped(name, tmp_path):
     algorithm = small(name)
-    whole = training.train(SHORT, algorithm, name, tmp_path / "whole")
+    whole = loop.train(SHORT, algorithm, name, tmp_path / "whole")
     part_settings = Settings(**{**vars(SHORT), "steps": 90})
-    training.train(part_settings, algorithm, name, tmp_path / "part")
-    resumed, notes = training.resume(tmp_path / "part", steps=SHORT.steps)
+    loop.train(part_settings, algorithm, name, tmp_path / "part")
+    resumed, notes = loop.resume(tmp_path / "part", steps=SHORT.steps)
     assert notes == []
     assert_same(whole, resumed)
 
 
 def test_a_signal_stops_after_a_whole_step_and_resumes_exactly(tmp_path):
     settings = Settings(**{**vars(SHORT), "steps": 400, "eval_every": 400})
-    whole = training.train(settings, small("algd"), "algd", tmp_path / "whole")
+    whole = loop.train(settings, small("algd"), "algd", tmp_path / "whole")
     timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM))
     slow = lambda progress: (timer.start() if progress.step == 100 else None, time.sleep(0.005))  # noqa: E731
     with pytest.raises(Interrupted, match="algd resume"):
-        training.train(settings, small("algd"), "algd", tmp_path / "cut", slow)
+        loop.train(settings, small("algd"), "algd", tmp_path / "cut", slow)
     assert 100 < Run(tmp_path / "cut").checkpoints()[-1][0] < settings.steps
-    resumed, _ = training.resume(tmp_path / "cut")
+    resumed, _ = loop.resume(tmp_path / "cut")
     assert_same(whole, resumed)
 
 
 def test_config_alone_gives_the_same_run(tmp_path):
-    first = training.train(SHORT, small("lgd", rho=2.0), "lgd", tmp_path / "first")
+    first = loop.train(SHORT, small("lgd", rho=2.0), "lgd", tmp_path / "first")
     settings, algorithm, name = restored(first.config())
-    assert_same(first, training.train(settings, algorithm, name, tmp_path / "again"))
+    assert_same(first, loop.train(settings, algorithm, name, tmp_path / "again"))
 
 
 def test_metrics_hold_what_a_reader_needs(tmp_path):
     settings = Settings(**{**vars(SHORT), "eval_every": 80})
-    run = training.train(settings, small("algd"), "algd", tmp_path / "run")
+    run = loop.train(settings, small("algd"), "algd", tmp_path / "run")
     train, evaluation = run.rows("train"), run.rows("eval")
     assert [row["step"] for row in evaluation] == [0, 80, 160]
     assert {"return", "cost", "violation_rate", "expected_cost", "discounted_cost"} <= set(
@@ -104,9 +104,9 @@ gymnasium.register("Faulty-v0", entry_point=Faulty, max_episode_steps=60)
 def test_a_step_that_is_not_finite_stops_or_is_dropped(tmp_path):
     settings = Settings(**{**vars(SHORT), "env": "Faulty-v0", "env_options": (), "budget": (5.0,)})
     with pytest.raises(UserError, match="observation that is not finite"):
-        training.train(settings, small("algd"), "algd", tmp_path / "stop")
+        loop.train(settings, small("algd"), "algd", tmp_path / "stop")
     drop = Settings(**{**vars(settings), "bad_steps": "drop"})
-    run = training.train(drop, small("algd"), "algd", tmp_path / "drop")
+    run = loop.train(drop, small("algd"), "algd", tmp_path / "drop")
     last = run.rows("train")[-1]
     # The step that leads to the bad observation and the one that starts from it.
     assert last["dropped_steps"] == 2 * 2
@@ -116,7 +116,7 @@ def test_a_step_that_is_not_finite_stops_or_is_dropped(tmp_path):
 
 def test_diverging_networks_stop_the_run_with_advice(tmp_path):
     with pytest.raises(UserError, match=r"not a number.*--critic-rate"):
-        training.train(SHORT, small("algd", critic_rate=1e30), "algd", tmp_path / "run")
+        loop.train(SHORT, small("algd", critic_rate=1e30), "algd", tmp_path / "run")
 
 
 @pytest.mark.parametrize(
@@ -135,23 +135,21 @@ def test_diverging_networks_stop_the_run_with_advice(tmp_path):
 )
 def test_bad_settings_are_refused(changes, message, tmp_path):
     with pytest.raises(UserError, match=message):
-        training.train(
-            Settings(**{**vars(SHORT), **changes}), small("algd"), "algd", tmp_path / "run"
-        )
+        loop.train(Settings(**{**vars(SHORT), **changes}), small("algd"), "algd", tmp_path / "run")
 
 
 def test_a_used_directory_is_refused(tmp_path):
-    training.train(SHORT, small("algd"), "algd", tmp_path / "run")
+    loop.train(SHORT, small("algd"), "algd", tmp_path / "run")
     before = (tmp_path / "run" / "metrics.jsonl").read_bytes()
     with pytest.raises(UserError, match="algd resume"):
-        training.train(SHORT, small("algd"), "algd", tmp_path / "run")
+        loop.train(SHORT, small("algd"), "algd", tmp_path / "run")
     assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
 
 
 def test_a_second_process_is_locked_out(tmp_path):
-    run = training.train(SHORT, small("algd"), "algd", tmp_path / "run")
+    run = loop.train(SHORT, small("algd"), "algd", tmp_path / "run")
     with run.lock(), pytest.raises(UserError, match="Another process"):
-        training.resume(tmp_path / "run", steps=300)
+        loop.resume(tmp_path / "run", steps=300)
 
 
 def test_a_buffer_that_does_not_fit_is_refused():

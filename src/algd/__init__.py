@@ -8,21 +8,21 @@ __all__ = ["Budget", "Policy", "Run", "UserError", "load", "presets", "resume", 
 if TYPE_CHECKING:
     from algd.algorithms import presets
     from algd.api import resume, train
-    from algd.policy import Policy, load
-    from algd.runs import Run
+    from algd.evaluation.policy import Policy, load
+    from algd.runs.directory import Run
     from algd.types import Budget, UserError
 
 _HOME = {
     "Budget": "algd.types",
-    "Policy": "algd.policy",
-    "Run": "algd.runs",
+    "Policy": "algd.evaluation.policy",
+    "Run": "algd.runs.directory",
     "UserError": "algd.types",
-    "load": "algd.policy",
+    "load": "algd.evaluation.policy",
     "presets": "algd.algorithms",
     "resume": "algd.api",
     "train": "algd.api",
 }
-_MODULES = ("envs", "stats", "types")
+_MODULES = {"envs": "algd.envs", "stats": "algd.evaluation.stats", "types": "algd.types"}
 
 
 def __getattr__(name: str) -> Any:
@@ -32,5 +32,5 @@ def __getattr__(name: str) -> Any:
     import importlib
 
     if name in _MODULES:
-        return importlib.import_module(f"algd.{name}")
+        return importlib.import_module(_MODULES[name])
     return getattr(importlib.import_module(_HOME[name]), name)

@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from algd import training
 from algd.algorithms import preset
-from algd.groups import gather
-from algd.learnt import Learnt, learnt
-from algd.runs import Run
-from algd.settings import Settings
-from algd.training import Report
+from algd.runs.checkpoint import Learnt, learnt
+from algd.runs.config import Settings
+from algd.runs.directory import Run
+from algd.runs.grouping import gather
+from algd.training import loop
+from algd.training.loop import Report
 from algd.types import UserError, nearest
 
 
@@ -81,7 +81,7 @@ def run_to_end(
     """Train and draw the curves, also of a run that a signal has cut short."""
     directory = Path(out) if out is not None else free_directory(settings, name)
     with drawn([directory]):
-        return training.train(settings, algorithm, name, directory, report, start_from)
+        return loop.train(settings, algorithm, name, directory, report, start_from)
 
 
 def run_seeds_to_end(
@@ -99,7 +99,7 @@ def run_seeds_to_end(
         for mine in each
     ]
     with drawn(directories):
-        return training.train_seeds(settings, algorithm, name, directories, report)
+        return loop.train_seeds(settings, algorithm, name, directories, report)
 
 
 @contextmanager
@@ -126,7 +126,7 @@ def resume(
     # What cannot be continued is not drawn either.
     Run(directory).config()
     try:
-        return training.resume(directory, steps, report, tell)
+        return loop.resume(directory, steps, report, tell)
     finally:
         draw(Run(directory))
 
@@ -136,7 +136,7 @@ def draw(run: Run) -> None:
     if not (run.metrics_path.exists() and run.metrics_path.stat().st_size):
         return
     # Matplotlib takes half a second to load, which a start should not wait for.
-    from algd.plotting import plot_tasks
+    from algd.visualization.curves import plot_tasks
 
     try:
         tasks, complaints = gather([run.directory], unfinished=True)

@@ -10,8 +10,9 @@ import pytest
 from plain import QUICK
 
 from algd.algorithms import presets
-from algd.rounds import rounds_due
-from algd.runs import from_arrays, read_arrays, to_arrays, write_arrays
+from algd.runs.checkpoint import from_arrays, to_arrays
+from algd.runs.files import read_arrays, write_arrays
+from algd.training.updates import rounds_due
 from algd.types import Algorithm, Budget, EnvSpec, Transition
 
 # Two constraints: one budget on the discounted cost, one on the plain.

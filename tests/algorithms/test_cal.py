@@ -24,7 +24,7 @@ from plain import (
 )
 
 from algd.algorithms.cal import CAL, PRESETS, Draws
-from algd.duals import hinged_multiplier
+from algd.objectives.multipliers import hinged_multiplier
 
 BATCH = 8
 EXACT = {"rtol": 1e-9, "atol": 1e-11}

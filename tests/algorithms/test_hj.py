@@ -24,7 +24,7 @@ from plain import (
 )
 
 from algd.algorithms.hj import HJ, PRESETS, Draws
-from algd.critics import reachability_target
+from algd.objectives.td_targets import reachability_target
 
 BATCH = 8
 EXACT = {"rtol": 1e-9, "atol": 1e-11}

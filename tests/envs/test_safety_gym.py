@@ -17,7 +17,7 @@ from algd.envs.safety_gym.lidar import lidar_cells, pseudo_lidar
 from algd.envs.safety_gym.scene import compile_scene, place
 from algd.envs.safety_gym.tasks import TASKS
 from algd.envs.safety_gym.world import rotation_matrices
-from algd.experiments.bench_env import bench_env
+from algd.profiling.env import bench_env
 from algd.types import Budget
 
 register()

@@ -14,7 +14,21 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from algd.critics import (
+from algd.networks.adam import descend, init_moments
+from algd.networks.critics import CriticEnsemble
+from algd.networks.layers import bfloat16_product, half_fan_in_normal, silu, xavier_uniform
+from algd.networks.numpy_policy import Diffusion, PolicyData
+from algd.networks.portable import lagrangian_critics, network
+from algd.networks.score import ScoreNetwork
+from algd.objectives.diffusion import (
+    geometric_schedule,
+    monte_carlo_score,
+    noise_scales,
+    reverse_chain,
+)
+from algd.objectives.lagrangians import augmented_lagrangian, lagrangian
+from algd.objectives.multipliers import DualName, DualState, dual_rule
+from algd.objectives.td_targets import (
     assessment,
     bootstrap_mask,
     clipped_value,
@@ -24,21 +38,6 @@ from algd.critics import (
     pessimistic_cost,
     polyak,
     td_target,
-)
-from algd.diffusion import geometric_schedule, monte_carlo_score, noise_scales, reverse_chain
-from algd.duals import DualName, DualState, dual_rule
-from algd.energies import augmented_lagrangian, lagrangian
-from algd.export.conversion import lagrangian_critics, network
-from algd.export.numpy_policy import Diffusion, PolicyData
-from algd.networks import (
-    CriticEnsemble,
-    ScoreNetwork,
-    bfloat16_product,
-    descend,
-    half_fan_in_normal,
-    init_moments,
-    silu,
-    xavier_uniform,
 )
 from algd.types import Assessment, EnvSpec, Metrics, Mode, Transition
 

@@ -14,7 +14,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from algd.critics import (
+from algd.networks.adam import descend, init_moments
+from algd.networks.critics import CriticEnsemble
+from algd.networks.gaussian import Temperature, gaussian_head, tanh_policy, tanh_sample
+from algd.networks.layers import Linear, half_fan_in_normal, init_layers, silu, xavier_uniform
+from algd.networks.numpy_policy import PolicyData
+from algd.networks.portable import lagrangian_critics, tanh_gaussian
+from algd.objectives.lagrangians import augmented_lagrangian, lagrangian
+from algd.objectives.multipliers import LogAdam, LogAdamState, hinged_multiplier
+from algd.objectives.td_targets import (
     assessment,
     bootstrap_mask,
     clipped_value,
@@ -24,21 +32,6 @@ from algd.critics import (
     pessimistic_cost,
     polyak,
     td_target,
-)
-from algd.duals import LogAdam, LogAdamState, hinged_multiplier
-from algd.energies import augmented_lagrangian, lagrangian
-from algd.export.conversion import lagrangian_critics, tanh_gaussian
-from algd.export.numpy_policy import PolicyData
-from algd.gaussian import Temperature, gaussian_head, tanh_policy, tanh_sample
-from algd.networks import (
-    CriticEnsemble,
-    Linear,
-    descend,
-    half_fan_in_normal,
-    init_layers,
-    init_moments,
-    silu,
-    xavier_uniform,
 )
 from algd.types import Assessment, EnvSpec, Metrics, Mode, Transition
 

@@ -14,7 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from algd.critics import (
+from algd.networks.adam import clip_norm, decayed, descend, init_moments
+from algd.networks.critics import CriticEnsemble
+from algd.networks.gaussian import Temperature, gaussian_head, tanh_policy, tanh_sample
+from algd.networks.layers import Linear, he_normal, init_layers, mlp
+from algd.networks.numpy_policy import Critics, PolicyData
+from algd.networks.portable import network, tanh_gaussian
+from algd.objectives.td_targets import (
     bootstrap_mask,
     clipped_value,
     double_critic_loss,
@@ -22,20 +28,6 @@ from algd.critics import (
     polyak,
     reachability_target,
     td_target,
-)
-from algd.export.conversion import network, tanh_gaussian
-from algd.export.numpy_policy import Critics, PolicyData
-from algd.gaussian import Temperature, gaussian_head, tanh_policy, tanh_sample
-from algd.networks import (
-    CriticEnsemble,
-    Linear,
-    clip_norm,
-    decayed,
-    descend,
-    he_normal,
-    init_layers,
-    init_moments,
-    mlp,
 )
 from algd.types import Assessment, EnvSpec, Metrics, Mode, Transition
 

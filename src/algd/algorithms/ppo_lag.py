@@ -13,21 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from algd.advantages import gae
-from algd.duals import AdamState, ProjectedAdam, SmoothedPID, SmoothedPIDState
-from algd.export import numpy_policy
-from algd.export.conversion import network
-from algd.gaussian import Gaussian, entropy, kl_divergence, log_density
-from algd.networks import (
-    Linear,
-    clip_norm,
-    decayed,
-    descend,
-    fan_in_uniform,
-    init_layers,
-    init_moments,
-    mlp,
-)
+from algd.networks import numpy_policy
+from algd.networks.adam import clip_norm, decayed, descend, init_moments
+from algd.networks.gaussian import Gaussian, entropy, kl_divergence, log_density
+from algd.networks.layers import Linear, fan_in_uniform, init_layers, mlp
+from algd.networks.portable import network
+from algd.objectives.advantages import gae
+from algd.objectives.multipliers import AdamState, ProjectedAdam, SmoothedPID, SmoothedPIDState
 from algd.types import Assessment, EnvSpec, Metrics, Mode, Transition
 
 

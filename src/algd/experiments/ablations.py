@@ -20,10 +20,10 @@ from algd.experiments.trials import (
     summary_table,
     trials,
 )
-from algd.figures import COMPARISON, plot_grid
-from algd.sweeps.conduct import cache
 from algd.sweeps.estimate import label, speeds
+from algd.sweeps.execution import cache
 from algd.sweeps.results import Row
+from algd.visualization.grids import COMPARISON, plot_grid
 
 MONTE_CARLO = ("mc_samples", "N", (2, 4, 6, 8, 16))
 ENSEMBLE = ("cost_ensemble", "M", (1, 2, 4, 6, 8, 16))

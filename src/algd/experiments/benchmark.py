@@ -18,7 +18,7 @@ from algd.experiments.trials import (
     summary_table,
     trials,
 )
-from algd.figures import COMPARISON, plot_grid
+from algd.visualization.grids import COMPARISON, plot_grid
 
 ALGD, LGD = Method("ALGD", "algd"), Method("LGD", "lgd")
 CAL, SAC_LAG = Method("CAL", "cal-quick"), Method("SAC+Lag", "sac-lag")

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from algd.algorithms import preset
 from algd.algorithms.algd import ALGD
-from algd.diffusion import (
+from algd.objectives.diffusion import (
     NoiseSchedule,
     geometric_schedule,
     monte_carlo_score,

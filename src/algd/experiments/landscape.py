@@ -14,21 +14,22 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 from scipy.ndimage import gaussian_filter
 
-from algd import api, envs, surfaces
+from algd import api, envs
 from algd.algorithms.algd import ALGD, State
-from algd.critics import clipped_value, pessimistic_cost
-from algd.energies import augmented_lagrangian, lagrangian
 from algd.envs.diff_drive import CENTRE_HAZARD, RING_RADIUS
-from algd.evaluation import act
+from algd.evaluation.acting import act
+from algd.evaluation.policy import Policy, load
+from algd.evaluation.stats import bootstrap_interval
 from algd.experiments.scale import Scale
-from algd.networks import silu
-from algd.policy import Policy, load
-from algd.runs import Run
-from algd.settings import restored
-from algd.stats import bootstrap_interval
+from algd.networks.layers import silu
+from algd.objectives.lagrangians import augmented_lagrangian, lagrangian
+from algd.objectives.td_targets import clipped_value, pessimistic_cost
+from algd.runs.config import restored
+from algd.runs.directory import Run
 from algd.sweeps.results import write_csv
-from algd.training import Progress
+from algd.training.loop import Progress
 from algd.types import UserError
+from algd.visualization import landscapes
 
 # The reward critic is piecewise linear: its curvature lies in its kinks. What is measured is the
 # curvature of the energy smoothed by a Gaussian as wide as the sampler's finest noise.
@@ -101,8 +102,8 @@ def reproduce(scale: Scale, out: Path, run: Path | None = None) -> None:
         ),
     }
     draws = drawn_actions(policy, observations[chosen], 200)
-    surfaces.draw_landscape(side, found[chosen].qc, panels, limit, draws, out / "landscape.png")
-    surfaces.draw_curvature(summary, out / "landscape_curvature.png")
+    landscapes.draw_landscape(side, found[chosen].qc, panels, limit, draws, out / "landscape.png")
+    landscapes.draw_curvature(summary, out / "landscape_curvature.png")
     print(f"landscape: wrote {out / 'landscape.md'}", flush=True)
 
 

@@ -7,8 +7,8 @@ import numpy as np
 from algd.experiments import benchmark
 from algd.experiments.scale import Scale
 from algd.experiments.trials import Means, Trial, save_table
-from algd.sweeps.conduct import cache
 from algd.sweeps.estimate import label, speeds
+from algd.sweeps.execution import cache
 from algd.sweeps.results import Row
 
 # The families of the paper's table are measured on one task each.

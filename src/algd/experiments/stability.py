@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from algd.evaluation.stats import column, lambda_oscillation
 from algd.experiments.scale import Scale
 from algd.experiments.trials import (
     PAPER_SEEDS,
@@ -17,9 +18,8 @@ from algd.experiments.trials import (
     trials,
 )
 from algd.experiments.trials import by_task as grouped
-from algd.figures import STABILITY, end_of, plot_grid
-from algd.stats import column, lambda_oscillation
 from algd.sweeps.results import Row, row
+from algd.visualization.grids import STABILITY, end_of, plot_grid
 
 OURS = (Method("ALGD", "algd"), Method("LGD", "lgd"))
 AUTHORS = (

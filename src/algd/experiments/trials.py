@@ -9,13 +9,13 @@ import numpy as np
 from rich.console import Console
 
 from algd.algorithms import preset
+from algd.evaluation.stats import bootstrap_interval
 from algd.experiments.scale import Scale
-from algd.groups import Groups
-from algd.runs import Run
-from algd.stats import bootstrap_interval
-from algd.sweeps.conduct import conduct, confirm, plan, print_plan
-from algd.sweeps.engines import Workers
+from algd.runs.directory import Run
+from algd.runs.grouping import Groups
 from algd.sweeps.estimate import label
+from algd.sweeps.execution import conduct, confirm, plan, print_plan
+from algd.sweeps.executors import Workers
 from algd.sweeps.plan import Job, check_environments, job, without_duplicates
 from algd.sweeps.results import Row, row, write_csv
 from algd.types import UserError

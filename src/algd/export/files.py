@@ -10,9 +10,9 @@ from typing import Any, Literal, NamedTuple, get_args
 import jax
 import numpy as np
 
-from algd.export import numpy_policy
-from algd.export.numpy_policy import Diffusion, NumpyPolicy, PolicyData, flattened
-from algd.export.onnx_graph import onnx_model
+from algd.export.onnx import onnx_model
+from algd.networks import numpy_policy
+from algd.networks.numpy_policy import Diffusion, NumpyPolicy, PolicyData, flattened
 from algd.types import UserError, nearest
 
 Format = Literal["numpy", "onnx", "stablehlo"]

@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from algd.runs import KEEP, Run, write_atomically
-from algd.settings import kept_transitions, make_envs
-from algd.sweeps.engines import answer, start
+from algd.runs.config import kept_transitions, make_envs
+from algd.runs.directory import KEEP, Run
+from algd.runs.files import write_atomically
+from algd.sweeps.executors import answer, start
 from algd.sweeps.plan import Job
-from algd.trainer import Trainer
+from algd.training.trainer import Trainer
 from algd.types import UserError
 
 # Iterations until every program is compiled.

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 from algd.algorithms import preset
-from algd.runs import Run
-from algd.settings import Settings, check, make_envs, restored
+from algd.runs.config import Settings, check, make_envs, restored
+from algd.runs.directory import Run
+from algd.runs.validation import check_fields, option
 from algd.types import UserError, nearest
-from algd.validation import check_fields, option
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from algd.algorithms import preset
-from algd.runs import Run, write_atomically
-from algd.settings import Settings, restored
+from algd.runs.config import Settings, restored
+from algd.runs.directory import Run
+from algd.runs.files import write_atomically
+from algd.sweeps.job import last_beat, last_evaluation
 from algd.sweeps.plan import shown
-from algd.sweeps.work import last_beat, last_evaluation
 from algd.types import UserError
 
 Row = dict[str, Any]

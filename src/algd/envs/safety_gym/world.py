@@ -403,7 +403,7 @@ def lengths(vectors: Float[np.ndarray, "*batch n"]) -> Float[np.ndarray, "*batch
 def _rotation_terms() -> Float[np.ndarray, "products entries"]:
     """How the products p q of a quaternion's entries (w, x, y, z) add up to a rotation matrix."""
     terms = np.zeros((4, 4, 9))
-    diagonal = [(1, 1, 1), (1, -1, -1), (-1, 1, -1), (-1, -1, 1)]
+    diagonal = np.array([(1, 1, 1), (1, -1, -1), (-1, 1, -1), (-1, -1, 1)])
     terms[range(4), range(4), 0::4] = diagonal
     # Entry (i, j) beside the diagonal is 2 (i j - w k) or 2 (i j + w k).
     for i, j, k in ((1, 2, 3), (2, 3, 1), (3, 1, 2)):

@@ -9,7 +9,6 @@ from typing import Any
 
 import jax
 
-from algd import surfaces
 from algd.experiments.fidelity import fidelity
 from algd.experiments.scale import Scale
 from algd.experiments.theory.checks import Check, as_table, at_most
@@ -20,6 +19,7 @@ from algd.experiments.theory.line import LINE
 from algd.experiments.theory.rates import Sizes, kl_of_fields, rate_checks, score_errors
 from algd.experiments.theory.scores import score_checks
 from algd.sweeps.results import write_csv
+from algd.visualization import landscapes
 
 SIZES: dict[Scale, Sizes] = {
     "smoke": Sizes(4, 100, (32, 128, 512), 8, (5,), 20_000),
@@ -51,9 +51,9 @@ def reproduce(scale: Scale, out: Path) -> None:
     checks += fidelity_checks(distances)
     write_csv([check._asdict() for check in checks], out / "theory.csv")
     write_csv(distances, out / "fidelity.csv")
-    surfaces.draw_rates(sizes.samples, errors, field_kl, gaps, out / "theory_rates.png")
-    surfaces.draw_fidelity(distances, out / "theory_fidelity.png")
-    surfaces.draw_invariance(LINE, invariance_curves(), out / "theory_invariance.png")
+    landscapes.draw_rates(sizes.samples, errors, field_kl, gaps, out / "theory_rates.png")
+    landscapes.draw_fidelity(distances, out / "theory_fidelity.png")
+    landscapes.draw_invariance(LINE, invariance_curves(), out / "theory_invariance.png")
     (out / "theory.md").write_text(as_table(checks))
     _say(f"wrote {out / 'theory.md'}")
 

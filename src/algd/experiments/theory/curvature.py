@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from algd.energies import augmented_lagrangian, lagrangian
 from algd.experiments.fidelity import two_well
 from algd.experiments.theory.checks import Check, at_least, at_most, equals
 from algd.experiments.theory.line import RHO, one_constraint
+from algd.objectives.lagrangians import augmented_lagrangian, lagrangian
 
 
 def plane_value(action: Float[Array, " 2"]) -> Float[Array, ""]:

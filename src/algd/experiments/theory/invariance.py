@@ -8,7 +8,6 @@ import numpy as np
 from jaxtyping import Array
 from scipy.optimize import brentq
 
-from algd.energies import augmented_lagrangian, lagrangian
 from algd.experiments.theory.checks import Check, at_most
 from algd.experiments.theory.line import (
     BETA,
@@ -26,6 +25,7 @@ from algd.experiments.theory.line import (
     plain,
     tv,
 )
+from algd.objectives.lagrangians import augmented_lagrangian, lagrangian
 
 
 def invariance_curves() -> dict[str, np.ndarray]:

@@ -9,8 +9,8 @@ from jaxtyping import Array, Float
 from scipy.optimize import brentq
 from scipy.special import rel_entr
 
-from algd.energies import augmented_lagrangian, lagrangian
 from algd.experiments.fidelity import two_well
+from algd.objectives.lagrangians import augmented_lagrangian, lagrangian
 
 # A line long enough that no density here reaches its ends.
 LINE = np.linspace(-4.0, 4.0, 8001)

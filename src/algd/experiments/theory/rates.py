@@ -10,12 +10,12 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from algd.algorithms import preset
-from algd.diffusion import geometric_schedule, monte_carlo_score
+from algd.evaluation.stats import Interval, bootstrap_interval
 from algd.experiments.fidelity import smoothed_scores
 from algd.experiments.theory.checks import Check, at_most, equals
 from algd.experiments.theory.line import BETA, Energy, augmented, divergence, optimal_multiplier
 from algd.experiments.theory.scores import in_latent
-from algd.stats import Interval, bootstrap_interval
+from algd.objectives.diffusion import geometric_schedule, monte_carlo_score
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,115 @@
+"""`algd evaluate RUN --episodes 100 --mode best --json`."""
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from algd.cli.arguments import parse
+from algd.evaluation.acting import CANDIDATES
+from algd.evaluation.episodes import evaluate
+from algd.evaluation.policy import load
+from algd.evaluation.stats import summarise
+from algd.runs.config import Settings, make_envs, restored
+from algd.runs.directory import Run
+from algd.training.warm_start import check_same_spaces
+from algd.types import Choice, EnvSpec, UserError
+
+
+def run(arguments: list[str]) -> None:
+    """`algd evaluate RUN --episodes 100 --mode best --json`."""
+
+    @dataclass(frozen=True)
+    class Evaluate:
+        """Roll out the policy of a run's newest checkpoint on fresh environments."""
+
+        run: tyro.conf.Positional[Path]
+        """The run directory."""
+        episodes: int = 100
+        """How many episodes."""
+        seed: int = 12345
+        """Seed of the environments and of sampled actions."""
+        mode: Choice = "deterministic"
+        """How actions are chosen; best draws candidates and takes the one its critics prefer."""
+        candidates: int = CANDIDATES
+        """Draws that the mode best chooses from."""
+        sampled: bool = False
+        """The same as --mode sampled."""
+        env: str | None = None
+        """Another task than the run's, with the same observations, actions and constraints."""
+        env_options: tuple[str, ...] = ()
+        """Options of that environment as name=value."""
+        budget: tuple[float, ...] = ()
+        """Another budget than the run's, one number per constraint."""
+        horizon: int | None = None
+        """Episode length of a foreign environment without a time limit."""
+        json: bool = False
+        """Print one JSON object."""
+
+    chosen = parse(Evaluate, arguments, "evaluate", tyro.conf.UseAppendAction)
+    for name in ("episodes", "candidates"):
+        if getattr(chosen, name) < 1:
+            raise UserError(f"--{name} must be at least 1, not {getattr(chosen, name)}.")
+    if not 0 <= chosen.seed < 2**31:
+        raise UserError(f"--seed must be from 0 to {2**31 - 1:,}, not {chosen.seed}.")
+    if chosen.horizon is not None and chosen.horizon < 1:
+        raise UserError(f"--horizon must be at least 1, not {chosen.horizon}.")
+    if chosen.sampled and chosen.mode == "best":
+        raise UserError("--sampled and --mode best exclude each other.")
+    mode: Choice = "sampled" if chosen.sampled else chosen.mode
+    policy = load(chosen.run)
+    settings, algorithm, name = restored(Run(chosen.run).config())
+    settings = elsewhere(settings, chosen)
+    environments = make_envs(settings, min(chosen.episodes, 16))
+    check_same_spaces(str(chosen.run), policy.spec, settings.env, environments.spec)
+    episodes = evaluate(
+        algorithm,
+        policy.state,
+        environments,
+        chosen.episodes,
+        chosen.seed,
+        mode,
+        algorithm.cost_discount,
+        chosen.candidates,
+    )
+    summary = {"run": str(chosen.run), "preset": name, "env": settings.env, "mode": mode}
+    summary |= summarise(episodes, environments.spec)
+    if chosen.json:
+        print(json.dumps(summary))
+        return
+    print_summary(summary, environments.spec)
+
+
+def elsewhere(settings: Settings, chosen: Any) -> Settings:
+    """The run's settings, or those of another task; another task has a budget of its own."""
+    if chosen.env is not None:
+        settings = dataclasses.replace(
+            settings, env=chosen.env, budget=(), env_options=(), horizon=None
+        )
+    given = {"budget": chosen.budget, "env_options": chosen.env_options, "horizon": chosen.horizon}
+    return dataclasses.replace(settings, **{name: value for name, value in given.items() if value})
+
+
+def print_summary(summary: dict[str, Any], spec: EnvSpec) -> None:
+    """The same numbers for a reader."""
+
+    table = Table(title=f"{summary['preset']} on {summary['env']}, {summary['episodes']} episodes")
+    for column in ("", "mean", "± s.e.", "IQM", "CVaR 0.9", "budget", "episodes over"):
+        table.add_column(column, justify="left" if not column else "right")
+    row = summary["return"]
+    shown = [f"{row[key]:.2f}" for key in ("mean", "standard_error", "iqm")]
+    table.add_row("return", *shown, "", "", "")
+    costs = summary["cost"]
+    if len(spec.budgets) == 1:
+        costs = {spec.budgets[0].name: costs}
+    for name, row in costs.items():
+        shown = [f"{row[key]:.2f}" for key in ("mean", "standard_error", "iqm", "cvar_0.9")]
+        table.add_row(
+            name, *shown, f"{row['budget']:g} ({row['unit']})", f"{row['violation_rate']:.0%}"
+        )
+    Console().print(table)

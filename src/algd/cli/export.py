@@ -1,0 +1,28 @@
+"""`algd export RUN --format numpy --out DIR`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from algd.cli.arguments import parse
+from algd.evaluation.policy import load
+
+
+def run(arguments: list[str]) -> None:
+    """`algd export RUN --format numpy --out DIR`."""
+
+    @dataclass(frozen=True)
+    class Export:
+        """Write the policy of a run's newest checkpoint in a form that needs no algd."""
+
+        run: tyro.conf.Positional[Path]
+        """The run directory."""
+        out: Path
+        """A new directory."""
+        format: str = "numpy"
+        """numpy, onnx or stablehlo."""
+
+    chosen = parse(Export, arguments, "export")
+    for path in load(chosen.run).export(chosen.out, chosen.format):
+        print(f"Wrote {path}")

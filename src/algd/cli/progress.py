@@ -1,0 +1,85 @@
+"""How a run in progress is shown."""
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from algd.training.loop import Progress
+
+
+class progress_line:
+    """A line with steps, speed, time left, return, cost against the budget and lambda."""
+
+    def __init__(self, quiet: bool) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        self.live = Live(console=Console(stderr=True), refresh_per_second=4)
+        self.quiet, self.shown = quiet, 0.0
+
+    def __enter__(self) -> "Callable[[Progress], None]":
+        if self.quiet:
+            return lambda progress: None
+        self.live.start()
+        return self.show
+
+    def show(self, progress: "Progress") -> None:
+        """Draw the line, a few times a second at the most."""
+        now = time.monotonic()
+        if now - self.shown < 0.25 and progress.step < progress.steps:
+            return
+        self.shown = now
+        self.live.update(progress_text(progress))
+
+    def __exit__(self, *_: object) -> None:
+        if not self.quiet:
+            self.live.stop()
+            if not self.live.console.is_terminal:
+                # Written to a file, the last line is left open.
+                self.live.console.print()
+
+
+def progress_text(progress: "Progress") -> str:
+    """One line about a run in progress."""
+    done = progress.step - progress.started_at
+    speed = done / max(progress.seconds, 1e-9)
+    left = (progress.steps - progress.step) / speed if done else float("nan")
+    parts = [
+        f"[bold]{progress.step:,}[/]/{progress.steps:,} steps",
+        f"{speed:.0f}/s" if done else "compiling",
+        f"{int(left // 60)}:{int(left % 60):02d} left" if done else "",
+    ]
+    latest = progress.latest
+    for kind in ("train", "eval"):
+        if f"{kind}/return" in latest:
+            parts.append(f"{kind} return {latest[f'{kind}/return']:.1f}")
+            costs = [
+                f"{name.removeprefix(f'{kind}/')} {value:.1f}"
+                for name, value in latest.items()
+                if name == f"{kind}/cost" or name.startswith(f"{kind}/cost/")
+            ]
+            parts.append(", ".join(costs))
+    lams = [f"{v:.2f}" for k, v in latest.items() if k.startswith("train/lam")]
+    if lams:
+        parts.append(f"λ {', '.join(lams)}")
+    return "  ".join(part for part in parts if part)
+
+
+def interruptible(work: Callable[[], Any]) -> Any:
+    """Run; if a signal stops it, say how to go on."""
+    from algd.training.loop import Interrupted
+
+    try:
+        return work()
+    except Interrupted as stop:
+        print(stop, file=sys.stderr)
+        sys.exit(130)
+
+
+def announce(directory: Path) -> None:
+    """Where the results are and what to do with them."""
+    print(f"Finished. Curves: {directory / 'curves.png'}")
+    print(f"Evaluate it with: algd evaluate {directory}")

@@ -1,0 +1,60 @@
+"""`algd render RUN --out film.mp4`."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+from rich.console import Console
+from rich.progress import track
+
+from algd.cli.arguments import parse, remember_compilations
+from algd.cli.output import check_output
+from algd.types import UserError
+from algd.visualization.video import FORMATS, film, write_film
+
+
+def run(arguments: list[str]) -> None:
+    """`algd render RUN --out film.mp4`."""
+
+    @dataclass(frozen=True)
+    class Render:
+        """Film the policy of a run's newest checkpoint, with its cost against the budget."""
+
+        run: tyro.conf.Positional[Path]
+        """The run directory."""
+        out: Path = Path("film.mp4")
+        """The film: .mp4 or .gif."""
+        episodes: int = 1
+        """How many episodes."""
+        seed: int = 12345
+        """Seed of the environment and of sampled actions."""
+        sampled: bool = False
+        """Draw actions from the policy instead of its deterministic ones."""
+        every: int = 1
+        """Show every n-th step only: the film is shorter and runs faster."""
+        force: bool = False
+        """Write over an existing film."""
+        quiet: bool = False
+        """Show no progress bar."""
+
+    chosen = parse(Render, arguments, "render")
+    for name in ("episodes", "every"):
+        if getattr(chosen, name) < 1:
+            raise UserError(f"--{name} must be at least 1, not {getattr(chosen, name)}.")
+    if chosen.seed < 0:
+        raise UserError(f"--seed must not be negative: {chosen.seed}.")
+    check_output(chosen.out, chosen.force, FORMATS)
+    remember_compilations()
+    made = film(chosen.run, chosen.episodes, chosen.seed, chosen.sampled, chosen.every)
+    if made.note:
+        print(f"algd: {made.note}: the film shows the numbers only.", file=sys.stderr)
+    frames = track(
+        made.frames,
+        "Filming",
+        total=made.length,
+        console=Console(stderr=True),
+        disable=chosen.quiet,
+    )
+    write_film(frames, chosen.out, made.frames_per_second)
+    print(f"Wrote {chosen.out}")

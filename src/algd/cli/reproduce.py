@@ -1,0 +1,76 @@
+"""`algd reproduce NAME --scale smoke|cpu|paper --out DIR`."""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from algd.cli.arguments import parse, remember_compilations
+from algd.experiments.scale import Scale
+from algd.runs.files import make_directory
+from algd.sweeps.executors import Workers
+from algd.types import UserError, nearest
+
+# Those that need trained runs, and those that need none.
+OF_RUNS = {
+    "stability": "stability:reproduce",
+    "benchmark": "benchmark:reproduce",
+    "ablation-mc": "ablations:reproduce_mc",
+    "ablation-ensemble": "ablations:reproduce_ensemble",
+    "ablation-rho": "ablations:reproduce_rho",
+    "runtime": "runtime:reproduce",
+}
+WITHOUT_RUNS = {"theory": "theory:reproduce", "landscape": "landscape:reproduce"}
+
+
+def run(arguments: list[str]) -> None:
+    """`algd reproduce NAME --scale smoke|cpu|paper --out DIR`."""
+
+    @dataclass(frozen=True)
+    class Reproduce:
+        """Remake a figure or table of the paper; issued again, go on with what is missing."""
+
+        name: tyro.conf.Positional[str]
+        """stability, benchmark, ablation-mc, ablation-ensemble, ablation-rho, runtime, theory or
+        landscape."""
+        scale: Scale = "cpu"
+        """smoke: minutes and tiny networks; cpu: hours on a few cores; paper: what the paper did,
+        which is asked for again before it starts."""
+        out: Path | None = None
+        """Where runs, figures and tables go; by default reproduced/SCALE."""
+        yes: bool = False
+        """Start the scale of the paper without being asked."""
+        workers: Workers = field(default_factory=Workers)
+
+    remember_compilations()
+    chosen = parse(Reproduce, arguments, "reproduce")
+    out = chosen.out or Path("reproduced") / chosen.scale
+    if chosen.name in (*OF_RUNS, *WITHOUT_RUNS):
+        make_directory(out)
+    if chosen.name in WITHOUT_RUNS:
+        experiment(WITHOUT_RUNS[chosen.name])(chosen.scale, out)
+        return
+    if chosen.name not in OF_RUNS:
+        known = [*OF_RUNS, *WITHOUT_RUNS]
+        raise UserError(
+            f"There is no experiment {chosen.name!r}.{nearest(chosen.name, known)} "
+            f"There are {', '.join(known)}."
+        )
+    from algd.experiments.trials import Means
+    from algd.sweeps.execution import Stopped
+
+    try:
+        experiment(OF_RUNS[chosen.name])(chosen.scale, out, Means(chosen.workers, chosen.yes))
+    except Stopped as stop:
+        print(stop, file=sys.stderr)
+        sys.exit(130)
+
+
+def experiment(place: str) -> Callable[..., Any]:
+    """The function at `module:function` among the experiments."""
+    module, _, function = place.partition(":")
+    return getattr(import_module(f"algd.experiments.{module}"), function)

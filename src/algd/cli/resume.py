@@ -1,0 +1,31 @@
+"""`algd resume RUN [--steps N]`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from algd.api import resume
+from algd.cli.arguments import parse, remember_compilations
+from algd.cli.progress import announce, interruptible, progress_line
+
+
+def run(arguments: list[str]) -> None:
+    """`algd resume RUN [--steps N]`."""
+
+    @dataclass(frozen=True)
+    class Resume:
+        """Continue a run from its last checkpoint, bit for bit where the environment allows."""
+
+        run: tyro.conf.Positional[Path]
+        """The run directory."""
+        steps: int | None = None
+        """Environment steps in all; by default what the run was meant to have."""
+        quiet: bool = False
+        """Show no progress line."""
+
+    remember_compilations()
+    chosen = parse(Resume, arguments, "resume")
+    with progress_line(chosen.quiet) as report:
+        run, _ = interruptible(lambda: resume(chosen.run, chosen.steps, report, print))
+    announce(run.directory)

@@ -1,0 +1,65 @@
+"""`algd sweep --env DiffDrive --preset algd lgd --seeds 0 1 2 --set rho=0.5,1,2 --out DIR`."""
+
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rich.console import Console
+
+from algd.cli.arguments import parse, remember_compilations
+from algd.sweeps.execution import Stopped, conduct, plan, print_plan
+from algd.sweeps.executors import Workers
+from algd.sweeps.plan import Sweep, jobs, parse_assignments, read_sweep
+from algd.types import UserError
+
+
+def run(arguments: list[str]) -> None:
+    """`algd sweep --env DiffDrive --preset algd lgd --seeds 0 1 2 --set rho=0.5,1,2 --out DIR`."""
+
+    @dataclass(frozen=True)
+    class Arguments:
+        """Train every combination of tasks, presets, seeds and settings; issued again, go on."""
+
+        workers: Workers
+        file: Path | None = None
+        """A TOML file that describes the sweep; options given beside it go before."""
+        env: tuple[str, ...] = ()
+        """Tasks; by default DiffDrive."""
+        preset: tuple[str, ...] = ()
+        """Presets; by default algd."""
+        seeds: tuple[int, ...] = ()
+        """Seeds; by default 0 1 2."""
+        set: tuple[str, ...] = ()
+        """Settings of runs or presets: steps=30000 for all, rho=0.5,1,2 for one run with each."""
+        episodes: int | None = None
+        """Fresh episodes that judge each final policy; by default 100."""
+        out: Path = Path("runs/sweep")
+        """Where the runs and results.csv go. What is there already is not computed again."""
+        dry_run: bool = False
+        """Show the plan only."""
+        estimate: bool = True
+        """Measure for a moment how long it will take."""
+
+    remember_compilations()
+    chosen = parse(Arguments, arguments, "sweep")
+    described = read_sweep(chosen.file) if chosen.file else Sweep()
+    given = {name: getattr(chosen, name) for name in ("env", "preset", "seeds", "episodes")}
+    described = replace(
+        described,
+        settings={**described.settings, **parse_assignments(chosen.set)},
+        **{name: value for name, value in given.items() if value not in ((), None)},
+    )
+    wanted = jobs(described, chosen.out)
+    console = Console(stderr=True)
+    found = plan(wanted, chosen.out, chosen.workers, chosen.estimate, console)
+    print_plan(found, chosen.out, chosen.workers, console)
+    if chosen.dry_run:
+        return
+    try:
+        failures = conduct(found, chosen.out, chosen.workers, console)
+    except Stopped as stop:
+        print(stop, file=sys.stderr)
+        sys.exit(130)
+    if failures:
+        raise UserError(f"{len(failures)} of {len(wanted)} runs failed; see {chosen.out / 'logs'}.")
+    print(f"Results: {chosen.out / 'results.csv'}")

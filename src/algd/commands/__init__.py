@@ -1,1 +1,0 @@
-"""One module for each command, each with `run(arguments)`; `algd.cli` finds them by name."""

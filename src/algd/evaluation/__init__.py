@@ -1,0 +1,1 @@
+"""What a policy does, and how good it is."""

@@ -1,0 +1,79 @@
+"""A policy asked for actions, and its critics for what they expect of them."""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from algd.networks.numpy_policy import MOST_CANDIDATES
+from algd.types import Algorithm, Assessment, Choice, RanksActions, UserError
+
+CANDIDATES = 16
+
+
+@partial(jax.jit, static_argnames=("algorithm", "mode", "candidates"))
+def act(
+    algorithm: Algorithm,
+    state: Any,
+    obs: Float[Array | np.ndarray, "envs obs"],
+    key: PRNGKeyArray,
+    mode: Choice,
+    candidates: int = CANDIDATES,
+) -> tuple[Float[Array, "envs action"], dict[str, Array]]:
+    """An action for every copy, each with its own random numbers."""
+    keys = jax.random.split(key, obs.shape[0])
+    if mode == "best":
+        choose = partial(best_of, algorithm, state, candidates=candidates)
+        return jax.vmap(choose)(jnp.asarray(obs), keys), {}
+    return jax.vmap(lambda o, k: algorithm.act(state, o, k, mode))(obs, keys)
+
+
+def best_of(
+    algorithm: Algorithm,
+    state: Any,
+    obs: Float[Array, " obs"],
+    key: PRNGKeyArray,
+    candidates: int,
+) -> Float[Array, " action"]:
+    """Of so many draws from the policy the one with the lowest objective."""
+    if not isinstance(algorithm, RanksActions):
+        raise UserError(
+            f"{type(algorithm).__name__} has no critic of actions, so there is nothing to choose "
+            "the best one by. Take the mode deterministic or sampled."
+        )
+    if not 1 <= candidates <= MOST_CANDIDATES:
+        raise UserError(
+            f"From 1 to {MOST_CANDIDATES:,} candidates can be chosen from, not {candidates}."
+        )
+    keys = jax.random.split(key, candidates)
+    actions = jax.vmap(lambda k: algorithm.act(state, obs, k, "sampled")[0])(keys)
+    objectives = jax.vmap(lambda a: algorithm.objective(state, obs, a))(actions)
+    return actions[jnp.argmin(objectives)]
+
+
+class NonFiniteAction(UserError):
+    """The policy's networks have broken down."""
+
+
+def finite(
+    actions: Float[Array | np.ndarray, "*envs action"],
+) -> Float[np.ndarray, "*envs action"]:
+    """The actions on the host, where an environment may see them."""
+    on_host = np.asarray(actions)
+    if not np.isfinite(on_host).all():
+        raise NonFiniteAction("The policy's action is infinite or not a number.")
+    return on_host
+
+
+@partial(jax.jit, static_argnames=("algorithm",))
+def assess(
+    algorithm: Algorithm,
+    state: Any,
+    obs: Float[Array | np.ndarray, "envs obs"],
+    action: Float[Array, "envs action"],
+) -> Assessment:
+    """What the critics expect of every copy's action."""
+    return jax.vmap(lambda o, a: algorithm.assess(state, o, a))(obs, action)

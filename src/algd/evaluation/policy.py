@@ -1,0 +1,162 @@
+"""A trained policy, loaded from a run, ready to act."""
+
+import warnings
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, cast, get_args, overload
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from algd.evaluation.acting import CANDIDATES, act, assess
+from algd.export import files
+from algd.networks.numpy_policy import NumpyPolicy
+from algd.runs.checkpoint import learnt
+from algd.types import Choice, EnvSpec, Mode, UserError
+
+CHOICES = get_args(Choice)
+
+
+class Forecast(NamedTuple):
+    """What the critics expect from an action on, all in discounted sums; for a batch, by rows.
+
+    `cost`, its `cost_spread` over the ensemble and the `limit` have one number per constraint;
+    `over_budget` says where the cost exceeds its limit.
+    """
+
+    value: Float[np.ndarray, "*batch"]
+    cost: Float[np.ndarray, "*batch constraints"]
+    cost_spread: Float[np.ndarray, "*batch constraints"]
+    limit: Float[np.ndarray, " constraints"]
+    over_budget: Bool[np.ndarray, "*batch constraints"]
+
+
+class Policy:
+    """Acts like the run's newest checkpoint.
+
+    The random numbers of sampled actions follow from `seed` and the calls so far.
+    """
+
+    def __init__(self, algorithm: Any, state: Any, spec: EnvSpec, seed: int = 0) -> None:
+        self.algorithm, self.state, self.spec, self.seed = algorithm, state, spec, seed
+        self._key = jax.random.key(seed)
+        self._calls = 0
+
+    @cached_property
+    def portable(self) -> NumpyPolicy:
+        """The same policy in plain NumPy, which answers a single observation sooner than JAX."""
+        if not hasattr(self.algorithm, "portable"):
+            raise UserError(f"{type(self.algorithm).__name__} has no form in plain NumPy.")
+        return NumpyPolicy(self.algorithm.portable(self.state), self.seed)
+
+    def export(self, directory: str | Path, form: str = "numpy") -> list[Path]:
+        """Write the policy as `numpy`, `onnx` or `stablehlo` into a new directory."""
+
+        def one(obs: Array, key: Array, mode: Mode) -> Array:
+            return self.algorithm.act(self.state, obs, jax.random.wrap_key_data(key), mode)[0]
+
+        def deterministic(rows: Array) -> Array:
+            return jax.vmap(lambda obs: one(obs, jnp.zeros(2, jnp.uint32), "deterministic"))(rows)
+
+        sampled = jax.vmap(partial(one, mode="sampled"))
+        origin = {
+            "algorithm": type(self.algorithm).__name__,
+            "budgets": ", ".join(f"{b.name} {b.limit:g}" for b in self.spec.budgets),
+        }
+        program = files.Program(deterministic, sampled)
+        return files.write(self.portable.data, program, form, Path(directory), origin)
+
+    @overload
+    def predict(
+        self,
+        obs: Any,
+        deterministic: bool = True,
+        *,
+        mode: Choice | None = None,
+        candidates: int = CANDIDATES,
+        return_info: Literal[False] = False,
+    ) -> np.ndarray: ...
+
+    @overload
+    def predict(
+        self,
+        obs: Any,
+        deterministic: bool = True,
+        *,
+        mode: Choice | None = None,
+        candidates: int = CANDIDATES,
+        return_info: Literal[True],
+    ) -> tuple[np.ndarray, Forecast]: ...
+
+    def predict(
+        self,
+        obs: Any,
+        deterministic: bool = True,
+        *,
+        mode: str | None = None,
+        candidates: int = CANDIDATES,
+        return_info: bool = False,
+    ) -> np.ndarray | tuple[np.ndarray, Forecast]:
+        """The action for one observation, or a row of actions for a batch of them.
+
+        `mode` says how the action is chosen (by default `deterministic` decides): `best` draws
+        `candidates` from the policy and takes the one that its critics prefer. With `return_info`
+        the critics' forecast comes with the action.
+        """
+        array = self._checked(obs)
+        if mode is None:
+            mode = "deterministic" if deterministic else "sampled"
+        if mode not in CHOICES:
+            raise UserError(f"The mode is one of {', '.join(CHOICES)}, not {mode!r}.")
+        actions = self._actions(array, cast(Choice, mode), candidates)
+        return (actions, self._forecast(array, actions)) if return_info else actions
+
+    def _checked(self, obs: Any) -> np.ndarray:
+        try:
+            array = np.asarray(obs, np.float32)
+        except (TypeError, ValueError) as error:
+            raise UserError(f"An observation is an array of numbers: {error}.") from error
+        if array.ndim not in (1, 2) or array.shape[-1] != self.spec.obs_size:
+            raise UserError(
+                f"An observation has {self.spec.obs_size} numbers, a batch the shape "
+                f"[n, {self.spec.obs_size}]; this one has the shape {list(array.shape)}."
+            )
+        return array
+
+    def _actions(self, array: np.ndarray, mode: Choice, candidates: int) -> np.ndarray:
+        alone = array.ndim == 1 and hasattr(self.algorithm, "portable")
+        if alone and (mode != "best" or self.portable.data.critics is not None):
+            try:
+                return self.portable.predict(array, mode, candidates)
+            except ValueError as error:
+                raise UserError(str(error)) from error
+        if not np.isfinite(array).all():
+            raise UserError("The observation has numbers that are infinite or not a number.")
+        key = jax.random.fold_in(self._key, self._calls)
+        self._calls += 1
+        rows = jnp.asarray(np.atleast_2d(array))
+        actions, _ = act(self.algorithm, self.state, rows, key, mode, candidates)
+        return np.asarray(actions).reshape(*array.shape[:-1], actions.shape[-1])
+
+    def _forecast(self, array: np.ndarray, actions: np.ndarray) -> Forecast:
+        rows, chosen = (jnp.asarray(np.atleast_2d(x)) for x in (array, actions))
+        found = assess(self.algorithm, self.state, rows, chosen)
+        value, cost, spread = (
+            np.asarray(part).reshape((*array.shape[:-1], *part.shape[1:])) for part in found
+        )
+        if np.isnan(cost).any():
+            raise UserError(
+                f"{type(self.algorithm).__name__} has no critic of the cost: it can foretell none."
+            )
+        limit = self.spec.critic_limits(self.algorithm.cost_discount)
+        return Forecast(value, cost, spread, limit, cost > limit)
+
+
+def load(directory: str | Path, seed: int = 0) -> Policy:
+    """The policy of a run's newest whole checkpoint."""
+    found = learnt(directory)
+    for complaint in found.complaints:
+        warnings.warn(f"{complaint}; the policy is that of step {found.step}.", stacklevel=2)
+    return Policy(found.algorithm, found.state, found.spec, seed)

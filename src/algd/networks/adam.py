@@ -1,0 +1,36 @@
+"""Adam, clipped gradients and step sizes that decay."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, Int
+
+
+def descend(
+    params: Any, grads: Any, moments: Any, rate: float | Float[Array, ""]
+) -> tuple[Any, Any]:
+    """One Adam step (0.9, 0.999, 1e-8). Optax mixes integer counts and floats: hence the guard."""
+    with jax.numpy_dtype_promotion("standard"):
+        updates, moments = optax.adam(rate).update(grads, moments)
+        return optax.apply_updates(params, updates), moments
+
+
+def init_moments(params: Any) -> Any:
+    """Adam's moments before the first step."""
+    return optax.adam(1.0).init(params)
+
+
+def clip_norm(grads: Any, limit: float) -> Any:
+    """Gradients scaled down to the Euclidean norm `limit` over all leaves if they exceed it."""
+    return optax.clip_by_global_norm(limit).update(grads, optax.EmptyState())[0]
+
+
+def decayed(
+    first: float, last: float, done: Int[Array, ""], total: int
+) -> float | Float[Array, ""]:
+    """A step size that goes linearly from `first` to `last` in `total` updates; 0: it stays."""
+    if total == 0:
+        return first
+    return first + (last - first) * jnp.minimum(done.astype(float) / total, 1.0)

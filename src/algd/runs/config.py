@@ -1,0 +1,170 @@
+"""What a run is made of: its settings, the environment they name, and what is refused."""
+
+import dataclasses
+import json
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+
+from algd import envs
+from algd.algorithms import preset
+from algd.networks.native import library
+from algd.types import Budget, CostVectorEnv, EnvSpec, UserError
+from algd.runs.validation import check_fields, check_hyperparameters
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What to train on and for how long; the algorithm's own settings come with its preset."""
+
+    env: str = "DiffDrive"
+    """A task of ours (`algd list`), a Gymnasium id, or module:Id."""
+    steps: int = 20_000
+    """Environment steps in all, prefill included."""
+    seed: int = 0
+    """Determines every random number of the run."""
+    envs: int = 4
+    """Copies of the environment that collect together."""
+    budget: tuple[float, ...] = ()
+    """What an episode may cost, one number per constraint; by default the task's own budget."""
+    discounted_budget: bool = False
+    """For a foreign environment: the budget bounds the discounted cost."""
+    horizon: int | None = None
+    """Episode length of a foreign environment without a time limit."""
+    env_options: tuple[str, ...] = ()
+    """Options of the environment as name=value, for example cost_parts=true."""
+    eval_every: int = 2_000
+    """Environment steps between two evaluations."""
+    eval_episodes: int = 10
+    """Episodes of each evaluation, on environments and seeds of their own."""
+    log_every: int = 500
+    """Environment steps between two rows of training metrics."""
+    checkpoint_every: int = 10_000
+    """Environment steps between two checkpoints."""
+    overlap: bool = False
+    """Let the environments take the next step while the device computes the gradient rounds of the
+    last: the policy then acts one step behind what it has learnt."""
+    devices: int = 1
+    """Devices among which each minibatch is shared out."""
+    bad_steps: Literal["stop", "drop"] = "stop"
+    """What to do when an environment reports a number that is not finite."""
+
+
+def parse_options(options: tuple[str, ...]) -> dict[str, Any]:
+    """`name=value` pairs; a value is a JSON literal, or else a string."""
+    parsed: dict[str, Any] = {}
+    for option in options:
+        name, equals, value = option.partition("=")
+        if not equals:
+            raise UserError(f"An environment option is written name=value, not {option!r}.")
+        try:
+            parsed[name] = json.loads(value)
+        except ValueError:
+            parsed[name] = value
+    return parsed
+
+
+def make_envs(settings: Settings, copies: int) -> CostVectorEnv:
+    """The environment of these settings."""
+    budgets = tuple(
+        Budget(limit, discounted=settings.discounted_budget) for limit in settings.budget
+    )
+    return envs.make(
+        settings.env,
+        copies,
+        budgets=budgets or None,
+        horizon=settings.horizon,
+        env_options=parse_options(settings.env_options),
+    )
+
+
+def check(settings: Settings, algorithm: Any) -> None:
+    """Refuse what cannot be trained, before anything is made or written."""
+    check_fields(settings)
+    check_hyperparameters(algorithm)
+    if settings.devices > len(jax.devices()):
+        raise UserError(
+            f"--devices {settings.devices}: this machine has {len(jax.devices())} for JAX. "
+            "(XLA_FLAGS=--xla_force_host_platform_device_count=4 makes four out of a CPU.)"
+        )
+    if settings.devices > 1 and (
+        algorithm.data != "replay" or algorithm.batch_size % settings.devices
+    ):
+        raise UserError(
+            "Several devices share out the minibatches of algorithms that learn from replay; "
+            "--batch-size must be a multiple of --devices."
+        )
+    if algorithm.data == "replay" and algorithm.replay_size < settings.envs:
+        raise UserError(
+            f"--replay-size must be at least the {settings.envs} of --envs, "
+            f"not {algorithm.replay_size}."
+        )
+
+
+def kept_transitions(settings: Settings, algorithm: Any) -> int:
+    """How many transitions are held at a time; no run needs more of them than it has steps."""
+    wanted = algorithm.replay_size if algorithm.data == "replay" else algorithm.rollout_steps
+    return min(wanted, settings.steps + settings.envs)
+
+
+def check_memory(spec: EnvSpec, slots: int, algorithm: Any) -> None:
+    """Refuse transitions or networks that do not fit, with the size they would need."""
+    floats = 2 * spec.obs_size + spec.action_size + 1 + 2 * len(spec.budgets)
+    state = jax.eval_shape(lambda: algorithm.init(spec, jax.random.key(0)))
+    # An update holds the networks before and behind it.
+    networks = 2 * sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+    available = available_memory()
+    for what, needed, option in (
+        (f"{slots:,} transitions", slots * (4 * floats + 3), "--replay-size or --rollout-steps"),
+        ("Networks of these widths", networks, "--critic-hidden and the like"),
+    ):
+        if available is not None and needed > 0.8 * available:
+            raise UserError(
+                f"{what} need {needed / 2**30:.1f} GiB, but only {available / 2**30:.1f} GiB are "
+                f"free. Give a smaller {option}."
+            )
+
+
+def available_memory() -> int | None:
+    """Bytes that can be had without swapping, where the system tells."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    fields = dict(line.split(":") for line in lines)
+    return int(fields["MemAvailable"].split()[0]) * 1024
+
+
+def describe(settings: Settings, algorithm: Any, name: str, spec: EnvSpec) -> dict[str, Any]:
+    """Everything that determines a run, ready for config.json."""
+    versions = {package: version(package) for package in ("algd", "jax", "numpy", "mujoco")}
+    return {
+        "preset": name,
+        "settings": dataclasses.asdict(settings),
+        "hyperparameters": dataclasses.asdict(algorithm),
+        "budgets": [dataclasses.asdict(budget) for budget in spec.budgets],
+        "horizon": spec.horizon,
+        "versions": versions,
+        # Sums are ordered differently by XLA and by code of our own.
+        "native": library.available(),
+    }
+
+
+def restored(config: dict[str, Any]) -> tuple[Settings, Any, str]:
+    """The settings and the algorithm that `describe` described."""
+    try:
+        settings = Settings(**_with_tuples(config["settings"]))
+        algorithm = dataclasses.replace(
+            preset(config["preset"]),  # pyright: ignore[reportArgumentType]
+            **_with_tuples(config["hyperparameters"]),
+        )
+        return settings, algorithm, config["preset"]
+    except (KeyError, TypeError) as error:
+        raise UserError(f"The settings do not fit this version of algd: {error}.") from error
+
+
+def _with_tuples(values: dict[str, Any]) -> dict[str, Any]:
+    """JSON has no tuples; frozen settings have no lists."""
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}

@@ -1,0 +1,237 @@
+"""The run directory: settings, metrics, checkpoints. Nothing in it can run code when read.
+
+config.json        every setting; training it again gives the same numbers
+metrics.jsonl      one row per event, appended live, free of wall-clock times; `crc` in each
+                   covers all rows up to it
+timing.jsonl       steps per second beside them
+checkpoints/       step-000020000.algd: networks, optimisers, environments, counters
+replay/            the buffer in pieces, each written once
+tensorboard/       the same curves for TensorBoard
+"""
+
+import dataclasses
+import errno
+import fcntl
+import hashlib
+import io
+import json
+import os
+import re
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from algd.runs.files import FORMAT, DamagedFile, Mark, drop_torn_line, flush_names, read_arrays, unsealed, write_arrays, write_atomically
+from algd.types import UserError
+
+KEEP = 2
+# What a run has that was stopped before its settings were written: nothing worth keeping.
+EMPTY = {"lock", "checkpoints", "replay", "config.json.part"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A run on disk."""
+
+    directory: Path
+
+    @property
+    def config_path(self) -> Path:
+        """Every setting."""
+        return self.directory / "config.json"
+
+    @property
+    def metrics_path(self) -> Path:
+        """One JSON row per event."""
+        return self.directory / "metrics.jsonl"
+
+    @property
+    def timing_path(self) -> Path:
+        """Wall-clock rows, kept apart because they differ between equal runs."""
+        return self.directory / "timing.jsonl"
+
+    def make_folders(self) -> None:
+        """Room for checkpoints and pieces of the replay buffer."""
+        for name in ("checkpoints", "replay"):
+            (self.directory / name).mkdir(parents=True, exist_ok=True)
+
+    def config(self) -> dict[str, Any]:
+        """The settings, or a message that says what is wrong with them."""
+        if self.directory.is_file():
+            raise UserError(f"{self.directory} is a file, not the directory of a run.")
+        if not self.directory.is_dir():
+            raise UserError(f"There is no directory {self.directory}.")
+        if not self.config_path.is_file():
+            raise UserError(f"{self.directory} holds no run: it has no config.json.")
+        try:
+            config = json.loads(self.config_path.read_text())
+            version, stated = config["format"], config.pop("checksum")
+        except OSError as error:
+            raise UserError(f"{self.config_path} cannot be read: {error.strerror}.") from error
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise UserError(f"{self.config_path} is damaged; restore it from a copy.") from error
+        if version != FORMAT:
+            raise UserError(
+                f"{self.config_path} has the format {version!r}; this version reads {FORMAT}."
+            )
+        if stated != _checksum(config):
+            raise UserError(f"{self.config_path} is damaged or was edited: its checksum differs.")
+        return config
+
+    def write_config(self, config: dict[str, Any]) -> None:
+        """Write the settings with a checksum."""
+        config = {"format": FORMAT, **config}
+        text = json.dumps({**config, "checksum": _checksum(config)}, indent=2)
+        write_atomically(self.config_path, text.encode())
+
+    def rows(self, kind: str | None = None) -> list[dict[str, Any]]:
+        """The metrics, of one kind or all; a last line that is still being written is left out."""
+        if not self.metrics_path.is_file():
+            raise UserError(f"{self.directory} has no metrics.jsonl yet.")
+        rows, mark = [], Mark()
+        for number, line in enumerate(self.metrics_path.read_bytes().split(b"\n")[:-1], 1):
+            try:
+                row, mark = unsealed(line, mark)
+            except (ValueError, RecursionError) as error:
+                raise UserError(
+                    f"{self.metrics_path} is damaged in line {number} ({error})."
+                ) from error
+            if kind is None or row["kind"] == kind:
+                rows.append(row)
+        return rows
+
+    def checked_mark(self, mark: Mark) -> Mark:
+        """The mark, if the file still begins with what it held there; that of a new file if it is
+        gone altogether, which may be the user's wish."""
+        if not self.metrics_path.exists():
+            return Mark()
+        try:
+            with open(self.metrics_path, "rb") as file:
+                lines = file.read(mark.size).split(b"\n")
+        except OSError as error:
+            raise DamagedFile(f"{self.metrics_path} cannot be read ({error.strerror})") from error
+        found = Mark()
+        for line in lines[:-1]:
+            try:
+                _, found = unsealed(line, found)
+            except ValueError as error:
+                raise DamagedFile(f"{self.metrics_path} is damaged ({error})") from error
+        if found != mark:
+            raise DamagedFile(f"{self.metrics_path} is not what it was at the checkpoint")
+        return mark
+
+    def checkpoints(self) -> list[tuple[int, Path]]:
+        """Checkpoints by step, oldest first."""
+        found = []
+        for path in (self.directory / "checkpoints").glob("step-*.algd"):
+            match = re.fullmatch(r"step-(\d+)\.algd", path.name)
+            if match:
+                found.append((int(match[1]), path))
+        return sorted(found)
+
+    def write_checkpoint(self, step: int, arrays: Mapping[str, np.ndarray]) -> None:
+        """Write one, then drop all but the newest `KEEP`."""
+        write_arrays(self.directory / "checkpoints" / f"step-{step:09d}.algd", arrays)
+        for _, path in self.checkpoints()[:-KEEP]:
+            path.unlink()
+
+    def newest_checkpoint(self) -> tuple[int, dict[str, np.ndarray], list[str]]:
+        """The newest whole checkpoint, and what is wrong with newer ones."""
+        complaints: list[str] = []
+        for step, path in reversed(self.checkpoints()):
+            try:
+                return step, read_arrays(path), complaints
+            except DamagedFile as error:
+                complaints.append(str(error))
+        detail = f" ({'; '.join(complaints)})" if complaints else ""
+        raise UserError(f"{self.directory} has no usable checkpoint{detail}.")
+
+    def forget_after(self, step: int, stored: int) -> None:
+        """Clear away what a stopped process left behind the checkpoint that is gone on from.
+
+        Later checkpoints are damaged or lack something; they are set aside under another name,
+        since their networks may still be of use.
+        """
+        for path in self.directory.rglob("*.part"):
+            path.unlink()
+        for later, path in self.checkpoints():
+            if later > step:
+                path.rename(path.with_name(path.name + ".unusable"))
+        for _, last, path in self.pieces():
+            if last > stored:
+                path.unlink()
+        drop_torn_line(self.timing_path)
+
+    def pieces(self) -> list[tuple[int, int, Path]]:
+        """The pieces of the replay buffer, oldest first: first transition, one past the last."""
+        found = []
+        for path in (self.directory / "replay").glob("*.algd"):
+            match = re.fullmatch(r"(\d+)-(\d+)\.algd", path.name)
+            if match:
+                found.append((int(match[1]), int(match[2]), path))
+        return sorted(found)
+
+    def last_good(self) -> str:
+        """A sentence on what a broken run can be continued from."""
+        found = self.checkpoints()
+        if not found:
+            return "There is no checkpoint yet."
+        return f"The last good checkpoint is that of step {found[-1][0]} in {self.directory}."
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Say so if the disk does not take what is written."""
+        try:
+            yield
+        except OSError as error:
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            raise UserError(
+                f"Cannot write to {self.directory}: {error.strerror}. {self.last_good()} "
+                f"{'Make room and go' if full else 'Go'} on with: algd resume {self.directory}"
+            ) from error
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Hold the directory against a second process; the lock dies with its holder."""
+        with ExitStack() as stack:
+            try:
+                file = stack.enter_context(open(self.directory / "lock", "a"))
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise UserError(
+                    f"Another process is training in {self.directory}; wait for it or stop it."
+                ) from error
+            except OSError as error:
+                raise UserError(f"Cannot lock {self.directory}: {error.strerror}.") from error
+            yield
+
+
+def _checksum(config: dict[str, Any]) -> str:
+    canonical = json.dumps(config, sort_keys=True)
+    return hashlib.blake2b(canonical.encode(), digest_size=16).hexdigest()
+
+
+def create_run(directory: Path) -> Run:
+    """A new run directory, never over an old one."""
+    if (directory / "config.json").exists():
+        raise UserError(
+            f"{directory} already holds a run. Continue it with `algd resume {directory}`, "
+            "or choose another directory with --out."
+        )
+    if directory.exists() and not directory.is_dir():
+        raise UserError(f"{directory} is a file, not a directory.")
+    if directory.is_dir() and any(path.name not in EMPTY for path in directory.iterdir()):
+        raise UserError(f"{directory} is not empty; choose another directory with --out.")
+    try:
+        Run(directory).make_folders()
+        (directory / "lock").touch()
+        flush_names(directory.parent)
+    except OSError as error:
+        raise UserError(f"Cannot write to {directory}: {error.strerror}.") from error
+    return Run(directory)

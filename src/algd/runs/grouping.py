@@ -1,0 +1,133 @@
+"""Runs as they come from the command line, sorted by task and by what was trained on it."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from algd.runs.directory import Run
+from algd.types import UserError
+
+# How a run is watched and kept, not what is trained.
+ASIDE = {"seed", "eval_every", "eval_episodes", "log_every", "checkpoint_every"}
+# A directory with one of these is meant to be a run, even if the rest of it is lost.
+PARTS = ("config.json", "metrics.jsonl", "checkpoints")
+
+Groups = dict[str, list[Run]]
+"""Runs that differ in their seeds only, under a label that tells them from the other groups."""
+
+
+class Gathered(NamedTuple):
+    """The groups of each task, and a sentence for each input that is left out."""
+
+    tasks: dict[str, Groups]
+    complaints: list[str]
+
+
+def gather(paths: Sequence[Path], unfinished: bool = False) -> Gathered:
+    """The runs in these directories, each itself a run or a directory that contains some.
+
+    Runs that are damaged, foreign, given twice or, unless `unfinished`, not at their last step are
+    left out.
+    """
+    found: dict[Path, tuple[Run, dict[str, Any]]] = {}
+    identities: dict[str, Path] = {}
+    complaints: list[str] = []
+    for path in paths:
+        inside = list(_runs_in(path)) or [path]
+        for directory in inside:
+            if directory.resolve() in found:
+                continue
+            try:
+                run, config = Run(directory), _checked_config(Run(directory), unfinished)
+                first = identities.setdefault(_identity(config), directory)
+                if first != directory:
+                    raise UserError(f"{directory} has the settings and the seed of {first}.")
+                found[directory.resolve()] = run, config
+            except UserError as error:
+                complaints.append(str(error))
+    return Gathered(_by_task(list(found.values())), complaints)
+
+
+def varied(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """For each of these configurations, its settings that not all of them share."""
+    flat = [trained(config) for config in configs]
+    names = list(dict.fromkeys(name for settings in flat for name in settings))
+    missing = object()
+    differ = [n for n in names if any(s.get(n, missing) != flat[0].get(n, missing) for s in flat)]
+    return [{name: s[name] for name in differ if name in s} for s in flat]
+
+
+def trained(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Every setting that makes a difference to what is learned, except the seed."""
+    settings = {k: v for k, v in config["settings"].items() if k not in ASIDE}
+    # Without a budget of the user's the task's own counts, which the settings do not name.
+    budget = [budget["limit"] for budget in config["budgets"]]
+    return {**settings, "budget": budget, **config["hyperparameters"]}
+
+
+def task_of(config: Mapping[str, Any]) -> str:
+    """The environment with its options: runs on different ones are never compared."""
+    settings = config["settings"]
+    return " ".join([settings["env"], *settings["env_options"]])
+
+
+def _runs_in(path: Path, depth: int = 2) -> Iterator[Path]:
+    if not path.is_dir():
+        return
+    if any((path / part).exists() for part in PARTS):
+        yield path
+    elif depth:
+        for inner in sorted(path.iterdir()):
+            yield from _runs_in(inner, depth - 1)
+
+
+def _checked_config(run: Run, unfinished: bool) -> dict[str, Any]:
+    """The settings of a run with something to show, or a message that says what it lacks."""
+    config = run.config()
+    rows = run.rows("eval")
+    try:
+        # Everything that is looked up later.
+        for part in (task_of, _identity):
+            part(config)
+        steps, last = config["settings"]["steps"], max((row["step"] for row in rows), default=None)
+    except (LookupError, TypeError) as error:
+        raise UserError(f"{run.config_path} is not of this version: it lacks {error}.") from error
+    if last is None:
+        raise UserError(f"{run.directory} has no evaluation yet.")
+    if last < steps and not unfinished:
+        raise UserError(
+            f"{run.directory} is unfinished: its last evaluation is that of step {last:,} "
+            f"of {steps:,}."
+        )
+    return config
+
+
+def _identity(config: Mapping[str, Any], seed: bool = True) -> str:
+    """Equal for runs that train the same; with `seed` only for the same run twice."""
+    number = config["settings"]["seed"] if seed else None
+    return json.dumps([config["preset"], trained(config), number], sort_keys=True)
+
+
+def _by_task(found: Sequence[tuple[Run, dict[str, Any]]]) -> dict[str, Groups]:
+    same: dict[str, list[tuple[Run, dict[str, Any]]]] = {}
+    for run, config in found:
+        same.setdefault(_identity(config, seed=False), []).append((run, config))
+    tasks: dict[str, Groups] = {}
+    for members in same.values():
+        config = members[0][1]
+        # The settings go into the label where the preset's name is not enough.
+        rivals = [
+            other[0][1]
+            for other in same.values()
+            if (task_of(other[0][1]), other[0][1]["preset"]) == (task_of(config), config["preset"])
+        ]
+        own = varied(rivals)[rivals.index(config)]
+        label = ", ".join([config["preset"], *(f"{k} {_shown(v)}" for k, v in own.items())])
+        ordered = sorted(members, key=lambda member: member[1]["settings"]["seed"])
+        tasks.setdefault(task_of(config), {})[label] = [run for run, _ in ordered]
+    return dict(sorted((task, dict(sorted(groups.items()))) for task, groups in tasks.items()))
+
+
+def _shown(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -1,0 +1,1 @@
+"""Figures, films and pages."""

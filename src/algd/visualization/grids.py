@@ -1,0 +1,74 @@
+"""Figures of the experiments: a column for each task and a row for each quantity, or turned."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+
+from algd.runs.grouping import Groups
+from algd.visualization.curves import (
+    Styles,
+    add_legend,
+    budgets_of,
+    curve,
+    draw_boxes,
+    draw_cost,
+    draw_curve,
+    draw_multipliers,
+    draw_return,
+    over_steps,
+    seeds_text,
+    styles_of,
+)
+
+Draw = Callable[[Axes, Groups, Styles], None]
+
+
+def plot_grid(
+    tasks: Mapping[str, Groups], rows: Sequence[Draw], path: Path, sideways: bool = False
+) -> None:
+    """Each quantity of each task; `sideways`, or if it is the only one, a task fills a row."""
+    sideways = sideways or len(tasks) == 1
+    styles = styles_of(tasks)
+    shape = (len(tasks), len(rows)) if sideways else (len(rows), len(tasks))
+    size = (4.7 * shape[1], 2.9 * shape[0] + 0.6)
+    figure, grid = plt.subplots(*shape, figsize=size, layout="constrained", squeeze=False)
+    for i, (task, groups) in enumerate(tasks.items()):
+        panels = grid[i] if sideways else grid[:, i]
+        for axes, draw in zip(panels, rows, strict=True):
+            draw(axes, groups, styles)
+        panels[0].set_title(f"{task}, {seeds_text(groups)}", fontsize=10)
+    add_legend(figure, styles)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+    print(f"Wrote {path}")
+
+
+def draw_violation(axes: Axes, groups: Groups, styles: Styles) -> None:
+    """By how much the critics see the limit exceeded, max(0, Q_c - h) over a minibatch."""
+    for label, runs in groups.items():
+        draw_curve(axes, curve(runs, "train", f"violation{end_of(groups)}"), styles[label], label)
+    axes.set_ylim(bottom=0)
+    over_steps(axes, "mean violation max(0, Qc − h)")
+
+
+def draw_first_cost(axes: Axes, groups: Groups, styles: Styles) -> None:
+    """Cost of the evaluations against the first budget."""
+    draw_cost(axes, groups, styles, 0, end_of(groups))
+
+
+def draw_first_boxes(axes: Axes, groups: Groups, styles: Styles) -> None:
+    """Training cost in four equal intervals against the first budget."""
+    draw_boxes(axes, groups, styles, 0, end_of(groups))
+
+
+def end_of(groups: Groups) -> str:
+    """Behind the names of the first constraint's quantities."""
+    budgets = budgets_of(groups)
+    return f"/{budgets[0]['name']}" if len(budgets) > 1 else ""
+
+
+STABILITY: tuple[Draw, ...] = (draw_return, draw_multipliers, draw_violation)
+COMPARISON: tuple[Draw, ...] = (draw_return, draw_first_cost, draw_first_boxes)
