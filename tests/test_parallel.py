@@ -102,10 +102,10 @@ import jax
 sys.path.insert(0, sys.argv[2])
 from small import small
 from test_parallel import SHORT
-from algd import training
+from algd.training import loop
 assert len(jax.devices()) == 4
 settings = dataclasses.replace(SHORT, steps=120, devices=4)
-training.train(settings, small("algd"), "algd", pathlib.Path(sys.argv[1]))
+loop.train(settings, small("algd"), "algd", pathlib.Path(sys.argv[1]))
 """
 
 

@@ -273,7 +273,7 @@ def page(tasks: Mapping[str, Groups], sections: Sequence[str], notes: Sequence[s
     if notes:
         items = "".join(f"<li>{html.escape(note)}</li>" for note in notes)
         left_out = f'<aside class="note"><h2>Not on this page</h2><ul>{items}</ul></aside>'
-    style = files("algd").joinpath("report.css").read_text()
+    style = files("algd.visualization").joinpath("report.css").read_text()
     return f"""<!doctype html>
 <html lang="en">
 <head>
