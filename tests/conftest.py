@@ -7,8 +7,11 @@ bytecode, also where the environment says otherwise: dozens of processes are sta
 
 import gc
 import os
+import platform
 import sys
 import tempfile
+from importlib.metadata import version
+from pathlib import Path
 
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -38,7 +41,30 @@ LONG_FILES = (
     "test_battery",
     "test_parallel",
     "test_training",
+    "test_exactness",
 )
+VECTORS = ("sse", "ssse", "avx", "fma", "f16c", "amx", "asimd", "sve")
+
+
+def processor() -> str:
+    """Its name, and those of its flags that decide which loops and kernels are taken."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return f"{platform.machine()} {platform.processor()}"
+    told = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    flags = told.get("flags") or told.get("Features", "")
+    vectors = [flag for flag in flags.split() if flag.startswith(VECTORS)]
+    return f"{told.get('model name', platform.machine())}: {' '.join(vectors)}"
+
+
+def pytest_sessionstart(session):
+    # Not as pytest's header, which -q hides: a failure elsewhere must be placed.
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None:
+        libraries = f"NumPy {version('numpy')}, JAX {version('jax')}"
+        python = f"Python {platform.python_version()}"
+        reporter.write_line(f"{processor()}\n{os.cpu_count()} processors, {python}, {libraries}")
 
 
 def pytest_collection_modifyitems(items):

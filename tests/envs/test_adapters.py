@@ -446,6 +446,7 @@ def test_names_and_registration():
         assert f"algd/{name}-v0" in gymnasium.registry
 
 
+@pytest.mark.exact
 @pytest.mark.parametrize("name", envs.names())
 def test_every_task_of_ours_keeps_the_contract(name):
     env, other = envs.make(name, 2), envs.make(name, 2)

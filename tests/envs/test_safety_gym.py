@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
+from scipy.spatial.transform import Rotation
 
 from algd.envs.safety_gym import TASK_NAMES, register
 from algd.envs.safety_gym.env import SafetyGymEnv, SafetyGymVectorEnv
 from algd.envs.safety_gym.layout import Layout, draw_layout
 from algd.envs.safety_gym.lidar import lidar_cells, pseudo_lidar
 from algd.envs.safety_gym.scene import compile_scene, place
-from algd.envs.safety_gym.tasks import TASKS
+from algd.envs.safety_gym.tasks import HORIZON, TASKS
 from algd.envs.safety_gym.world import rotation_matrices
 from algd.profiling.env import bench_env
 from algd.types import Budget
@@ -23,6 +24,8 @@ from algd.types import Budget
 register()
 
 LAYOUTS = ("fixed", "random")
+# Below, at and above the lengths of vectors, and such as leave a rest.
+COPIES = (1, 2, 3, 7, 8, 16, 33)
 PARTS = {
     "PointButton1": ("hazards", "buttons", "gremlins"),
     "PointButton2": ("hazards", "buttons"),
@@ -88,45 +91,45 @@ def test_registering_imports_no_mujoco():
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
+@pytest.mark.exact
 @each_task
 @each_layout
 def test_vector_copies_equal_single_environments(task, layout):
     """Over the end of an episode, so that the autoreset is compared too."""
-    envs = SafetyGymVectorEnv(3, task, layout, num_threads=2)
+    steps, last = 15, 9
+    actions = some_actions(steps, max(COPIES))
     single = SafetyGymEnv(task, layout)
-    actions = some_actions(60, 3)
-    rows = [envs.reset(seed=7)[0]]
-    envs.world.steps[:] = 350
-    infos_of_copy = []
-    for action in actions:
-        obs, reward, terminated, truncated, infos = envs.step(action)
-        last = infos["final_obs"] if truncated.any() else obs
-        rows.append(last)
-        infos_of_copy.append((reward, terminated, truncated, infos))
-        if truncated.any():
-            np.testing.assert_array_equal(infos["_final_obs"], truncated)
-            first_of_next = obs
-    copy = 1
-    obs, _ = single.reset(seed=7 + copy)
-    np.testing.assert_array_equal(obs, rows[0][copy])
-    single.world.steps[:] = 350
-    for t in range(60):
-        obs, reward, terminated, truncated, info = single.step(actions[t, copy])
-        expected = infos_of_copy[t]
-        np.testing.assert_array_equal(obs, rows[t + 1][copy])
-        assert (reward, terminated, truncated) == tuple(e[copy] for e in expected[:3])
-        assert truncated == (t == 49)
-        for name, value in info.items():
-            assert value == expected[3][name][copy]
-            assert expected[3][f"_{name}"].all()
-        assert type(info["cost"]) is float
-        assert type(info["goal_met"]) is bool
-        if truncated:
-            obs, _ = single.reset()
-            np.testing.assert_array_equal(obs, first_of_next[copy])
-    envs.close()
+    trails = []
+    for i in range(max(COPIES)):
+        trail = [{"obs": single.reset(seed=7 + i)[0]}]
+        single.world.steps[:] = HORIZON - last
+        for t in range(steps):
+            obs, reward, terminated, truncated, info = single.step(actions[t, i])
+            assert truncated == (t == last - 1)
+            assert type(info["cost"]) is float
+            assert type(info["goal_met"]) is bool
+            told = {"final": obs, "reward": reward, "terminated": terminated, **info}
+            trail.append({"obs": single.reset()[0] if truncated else obs, **told})
+        trails.append(trail)
+    for copies in COPIES:
+        envs = SafetyGymVectorEnv(copies, task, layout, num_threads=min(2, copies))
+        seen = [{"obs": envs.reset(seed=7)[0]}]
+        envs.world.steps[:] = HORIZON - last
+        for action in actions[:, :copies]:
+            obs, reward, terminated, truncated, infos = envs.step(action)
+            assert ("final_obs" in infos) == truncated.any()
+            np.testing.assert_array_equal(infos.pop("_final_obs", truncated), truncated)
+            told = {"final": infos.pop("final_obs", obs), "terminated": terminated}
+            seen.append({"obs": obs, "reward": reward, **told, **infos})
+        for t, step in enumerate(seen):
+            for name, of_first in trails[0][t].items():
+                alone = np.stack([of_first, *(trail[t][name] for trail in trails[1:copies])])
+                np.testing.assert_array_equal(step[name], alone, f"{name}, {copies} copies")
+                assert np.all(step.get(f"_{name}", True))
+        envs.close()
 
 
+@pytest.mark.exact
 @pytest.mark.parametrize("task", ["PointButton1", "CarButton2", "PointPush1"])
 def test_threads_change_nothing(task):
     runs = []
@@ -143,6 +146,7 @@ def test_threads_change_nothing(task):
             np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.exact
 @each_task
 @each_layout
 def test_a_restored_environment_continues_to_the_last_bit(task, layout):
@@ -357,13 +361,11 @@ def test_each_bin_shows_the_largest_reading_of_its_group_in_its_own_copy():
         np.testing.assert_allclose(readings[group], rows.max(axis=0), rtol=0, atol=1e-12)
 
 
-def test_rotation_matrices_are_mujocos():
+def test_rotation_matrices():
     quaternions = np.random.default_rng(0).normal(size=(5, 4))
     quaternions /= np.linalg.norm(quaternions, axis=1, keepdims=True)
-    for quaternion, matrix in zip(quaternions, rotation_matrices(quaternions), strict=True):
-        expected = np.empty(9)
-        mujoco.mju_quat2Mat(expected, quaternion)
-        np.testing.assert_allclose(matrix, expected, atol=1e-15)
+    expected = Rotation.from_quat(quaternions, scalar_first=True).as_matrix()
+    np.testing.assert_allclose(rotation_matrices(quaternions), expected.reshape(5, 9), atol=1e-14)
 
 
 @pytest.mark.parametrize("form", ["single", "vector"])

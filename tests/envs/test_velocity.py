@@ -139,6 +139,7 @@ def test_gymnasiums_checker_is_content(name, recwarn):
     assert [text for text in complaints if "infinity" not in text] == []
 
 
+@pytest.mark.exact
 @pytest.mark.parametrize("name", TASKS)
 def test_a_restored_state_continues_to_the_last_bit(name):
     env, other = envs.make(name, 2), envs.make(name, 2)

@@ -41,6 +41,11 @@ def in_budget_unit(
     return np.where([b.discounted for b in spec.budgets], discounted, plain)
 
 
+def powers(discount: float, exponents: Int[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
+    """`discount ** exponents` one by one: NumPy takes another way for one than for several."""
+    return np.array([discount**exponent for exponent in exponents.tolist()])
+
+
 def evaluate(
     algorithm: Algorithm,
     state: Any,
@@ -70,7 +75,7 @@ def evaluate(
         result = envs.step(finite(actions))
         returns += result.reward
         plain += result.cost
-        discounted += discount ** length[:, None] * result.cost
+        discounted += powers(discount, length)[:, None] * result.cost
         length += 1
         for i in np.flatnonzero(result.terminated | result.truncated):
             cost = in_budget_unit(plain[i], discounted[i], envs.spec)

@@ -61,7 +61,7 @@ def cvar(values: Sample, level: float) -> float:
     worst = np.sort(values)[::-1]
     share = (1.0 - level) * len(worst)
     weights = np.clip(share - np.arange(len(worst)), 0.0, 1.0)
-    return float(weights @ worst / weights.sum())
+    return float(np.sum(weights * worst) / weights.sum())
 
 
 def performance_profile(scores: Scores, thresholds: Sample) -> Sample:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool
 
-from algd.evaluation.episodes import Episodes, in_budget_unit
+from algd.evaluation.episodes import Episodes, in_budget_unit, powers
 from algd.types import EnvSpec, EnvStep, Metrics
 
 
@@ -44,7 +44,7 @@ class Tally:
         cost = np.where(keep[:, None], result.cost, 0.0)
         a["return"] += np.where(keep, result.reward, 0.0)
         a["plain"] += cost
-        a["discounted"] += self.discount ** a["length"][:, None] * cost
+        a["discounted"] += powers(self.discount, a["length"])[:, None] * cost
         a["length"] += 1
         a["total_cost"] += cost.sum(axis=0)
         a["total_unsafe_steps"] += (cost > 0).sum(axis=0)

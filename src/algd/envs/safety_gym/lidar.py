@@ -41,11 +41,11 @@ def pseudo_lidar(
     b, alpha s in b + 1 and (1 - alpha) s in b - 1; each bin shows its group's largest reading.
     ``axes`` are the robot's x and y axis in the world: a tilted robot sees the floor tilted.
     """
-    offset = np.empty((*places.shape[:2], 3))
-    np.subtract(places, robot[:, None, :2], out=offset[..., :2])
-    offset[..., 2] = -robot[:, None, 2]
-    seen = offset @ axes.transpose(0, 2, 1)
-    x, y = seen[..., 0], seen[..., 1]
+    x0, y0 = places[..., 0] - robot[:, :1], places[..., 1] - robot[:, 1:2]
+    # Written out: a matrix product may order its sums by the number of rows.
+    along_x, along_y, along_z = axes.transpose(2, 0, 1)[..., None]
+    seen = along_x * x0[:, None] + along_y * y0[:, None] - along_z * robot[:, 2, None, None]
+    x, y = seen[:, 0], seen[:, 1]
     nearness = np.maximum(0.0, RANGE - np.sqrt(x * x + y * y)) / RANGE
     position = np.arctan2(y, x) % (2 * np.pi) / (2 * np.pi / BINS)
     below = np.floor(position)

@@ -182,6 +182,7 @@ class World:
         self._follow()
 
         distances = self._distances()
+        # One term or two: their sum has one order only.
         progress = np.add.reduce(self.distances - distances, axis=1)
         reward = np.minimum(np.maximum(progress, -LARGEST_REWARD), LARGEST_REWARD)
         self.distances = distances
@@ -400,26 +401,15 @@ def lengths(vectors: Float[np.ndarray, "*batch n"]) -> Float[np.ndarray, "*batch
     return np.sqrt(squares)
 
 
-def _rotation_terms() -> Float[np.ndarray, "products entries"]:
-    """How the products p q of a quaternion's entries (w, x, y, z) add up to a rotation matrix."""
-    terms = np.zeros((4, 4, 9))
-    diagonal = np.array([(1, 1, 1), (1, -1, -1), (-1, 1, -1), (-1, -1, 1)])
-    terms[range(4), range(4), 0::4] = diagonal
-    # Entry (i, j) beside the diagonal is 2 (i j - w k) or 2 (i j + w k).
-    for i, j, k in ((1, 2, 3), (2, 3, 1), (3, 1, 2)):
-        upper, lower = 3 * (i - 1) + j - 1, 3 * (j - 1) + i - 1
-        terms[i, j, [upper, lower]] = 2.0
-        terms[0, k, [upper, lower]] = -2.0, 2.0
-    return terms.reshape(16, 9)
-
-
-ROTATION_TERMS = _rotation_terms()
-
-
 def rotation_matrices(quaternions: Float[np.ndarray, "n 4"]) -> Float[np.ndarray, "n 9"]:
-    """The rotation matrices of unit quaternions, row by row."""
-    products = quaternions[:, :, None] * quaternions[:, None, :]
-    return products.reshape(-1, 16) @ ROTATION_TERMS
+    """The rotation matrices of unit quaternions, row by row.
+
+    One at a time: BLAS, which would multiply them together, orders the sums by their number.
+    """
+    matrices = np.empty((len(quaternions), 9))
+    for matrix, quaternion in zip(matrices, quaternions, strict=True):
+        mujoco.mju_quat2Mat(matrix, quaternion)
+    return matrices
 
 
 def _generator_words(generator: np.random.RandomState) -> tuple[np.ndarray, int]:
