@@ -22,7 +22,7 @@ import tyro
 from algd.algorithms import preset
 from algd.runs.config import Settings, make_envs
 from algd.runs.directory import create_run
-from algd.runs.files import Mark
+from algd.runs.files import LogPosition
 from algd.training.replay import Replay
 from algd.training.trainer import Trainer
 
@@ -63,7 +63,7 @@ def cost_of(measure: Measure, size: int, folder: Path) -> dict[str, Any]:
     interval = settings.checkpoint_every
     trainer.replay = Replay(trainer.replay.data, jnp.asarray(trainer.stored + interval, jnp.int32))
     start = time.perf_counter()
-    trainer.save(Mark())
+    trainer.save(LogPosition())
     checkpoint = time.perf_counter() - start
     written = sum(path.stat().st_size for path in run.directory.rglob("*.algd"))
     return {

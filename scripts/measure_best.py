@@ -17,7 +17,7 @@ from algd.evaluation.episodes import evaluate
 from algd.evaluation.policy import Policy
 from algd.evaluation.stats import summarise
 from algd.export.files import latency_of
-from algd.runs.checkpoint import learnt
+from algd.runs.checkpoint import read_snapshot
 from algd.runs.config import make_envs
 from algd.types import Choice, UserError
 
@@ -61,7 +61,7 @@ def rows_of(
     directory: Path, mode: Choice, candidates: int, episodes: int, calls: int
 ) -> list[dict[str, object]]:
     """One row for each constraint."""
-    found = learnt(directory)
+    found = read_snapshot(directory)
     policy = Policy(found.algorithm, found.state, found.spec)
     rolled = evaluate(
         found.algorithm,
@@ -118,7 +118,7 @@ def main() -> None:
     work = [(run, *choice) for run in options.runs for choice in CHOICES]
     for number, (run, mode, candidates) in enumerate(work, 1):
         try:
-            key = (run, learnt(run).step, mode, candidates, options.episodes)
+            key = (run, read_snapshot(run).step, mode, candidates, options.episodes)
             if tuple(map(str, key)) in done:
                 continue
             rows = rows_of(run, mode, candidates, options.episodes, options.calls)

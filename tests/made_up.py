@@ -7,7 +7,7 @@ from typing import Any
 
 from algd.runs.config import Settings, describe
 from algd.runs.directory import Run, create_run
-from algd.runs.files import Mark, sealed
+from algd.runs.files import LogPosition, seal
 from algd.types import Budget, EnvSpec
 from small import small
 
@@ -48,11 +48,11 @@ def write_run(
             row |= {f"total_unsafe_steps{end}": float(i), f"lam{end}": 1.0 / i}
         rows.append(row)
     rows.sort(key=lambda row: row["step"])
-    mark = Mark()
+    mark = LogPosition()
     with open(run.metrics_path, "wb") as file:
         for row in rows:
             if reached is None or row["step"] <= reached:
-                line, mark = sealed(row, mark)
+                line, mark = seal(row, mark)
                 file.write(line)
     run.timing_path.write_text(json.dumps({"step": steps, "steps_per_second": 4.0}) + "\n")
     return run

@@ -9,7 +9,7 @@ import pytest
 
 import algd
 from algd.cli import main
-from algd.runs.checkpoint import learnt
+from algd.runs.checkpoint import read_snapshot
 from algd.runs.config import Settings
 from algd.training import loop
 from algd.training.updates import fresh_state
@@ -35,7 +35,7 @@ def source(tmp_path_factory):
 
 
 def first_state(directory):
-    return learnt(directory, 0).state
+    return read_snapshot(directory, 0).state
 
 
 def test_networks_and_multiplier_are_kept_and_the_limit_is_new(source, tmp_path):
@@ -47,7 +47,7 @@ def test_networks_and_multiplier_are_kept_and_the_limit_is_new(source, tmp_path)
         eval_episodes=1,
         out=tmp_path / "a",
     )
-    old, new = learnt(source.directory), first_state(run.directory)
+    old, new = read_snapshot(source.directory), first_state(run.directory)
     assert float(old.state.rounds) > 0
     fresh = jax.tree.map(np.asarray, fresh_state(old.algorithm, old.spec, jax.random.key(0)))
     assert not np.array_equal(new.actor[0].weight, fresh.actor[0].weight)
@@ -67,7 +67,7 @@ def test_networks_and_multiplier_are_kept_and_the_limit_is_new(source, tmp_path)
 
 
 def test_such_a_run_resumes_exactly(source, tmp_path):
-    start, algorithm = learnt(source.directory), small("sac-lag", rho=3.0)
+    start, algorithm = read_snapshot(source.directory), small("sac-lag", rho=3.0)
     longer = dataclasses.replace(SHORT, seed=1, budget=(7.0,))
     whole = loop.train(longer, algorithm, "sac-lag", tmp_path / "whole", start_from=start)
     shorter = dataclasses.replace(longer, steps=44)

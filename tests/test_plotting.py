@@ -8,7 +8,7 @@ from PIL import Image
 
 from algd.cli import main
 from algd.runs.directory import Run
-from algd.runs.grouping import gather, varied
+from algd.runs.grouping import differing_settings, gather
 from algd.types import Budget
 from algd.visualization.curves import (
     KINDS,
@@ -50,12 +50,12 @@ TO_XYZ = np.array(
 )
 
 
-def rgb(colour):
-    return np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)])
+def rgb(color):
+    return np.array([int(color[i : i + 2], 16) for i in (1, 3, 5)])
 
 
-def lab(colour, sight):
-    share = rgb(colour) / 255
+def lab(color, sight):
+    share = rgb(color) / 255
     linear = np.where(share <= 0.04045, share / 12.92, ((share + 0.055) / 1.055) ** 2.4)
     seen = TO_XYZ @ np.clip(SIGHT[sight] @ linear, 0, 1) / np.array([0.95047, 1.0, 1.08883])
     x, y, z = np.where(seen > 0.008856, np.cbrt(seen), 7.787 * seen + 16 / 116)
@@ -87,7 +87,7 @@ def test_runs_that_differ_in_their_seeds_only_are_one_group(runs):
 
 
 def test_settings_that_differ(runs):
-    first, second = varied([Run(runs / "a0").config(), Run(runs / "c").config()])
+    first, second = differing_settings([Run(runs / "a0").config(), Run(runs / "c").config()])
     assert first == {"rho": 1.0}
     assert second == {"rho": 3.0}
 
@@ -148,15 +148,15 @@ def test_titles_tell_the_number_of_seeds(runs):
 
 
 @pytest.mark.parametrize("sight", SIGHT)
-def test_colours_are_told_apart(sight):
+def test_colors_are_told_apart(sight):
     nearest = min(
-        np.linalg.norm(lab(a.colour, sight) - lab(b.colour, sight))
+        np.linalg.norm(lab(a.color, sight) - lab(b.color, sight))
         for a, b in combinations(STYLES, 2)
     )
     assert nearest > 15.0
 
 
-def test_styles_are_told_apart_without_colour():
+def test_styles_are_told_apart_without_color():
     for looks in zip(*STYLES, strict=True):
         assert len({str(look) for look in looks}) == len(STYLES)
 
@@ -172,7 +172,7 @@ def test_every_kind_shows_every_group(kind, runs, tmp_path):
         for label in groups:
             if kind == "boxes":
                 break
-            near = np.abs(row - rgb(styles[label].colour)).max(axis=2) < 12
+            near = np.abs(row - rgb(styles[label].color)).max(axis=2) < 12
             assert near.sum() > 20, f"{label} cannot be seen"
 
 

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from algd.runs.config import Settings
 from algd.runs.directory import Run
-from algd.sweeps.execution import conduct, plan
+from algd.sweeps.execution import execute, plan
 from algd.sweeps.executors import Workers, compute
 from algd.sweeps.job import is_complete, last_beat
 from algd.sweeps.plan import Job
@@ -76,7 +76,7 @@ def test_runs_of_a_lost_machine_are_continued_elsewhere(tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_worker_niceness", "0")
     alone, shared = two_jobs(tmp_path / "alone"), two_jobs(tmp_path / "shared")
     planned = plan(alone, tmp_path / "alone", Workers(), False, QUIET)
-    assert conduct(planned, tmp_path / "alone", Workers(), QUIET) == {}
+    assert execute(planned, tmp_path / "alone", Workers(), QUIET) == {}
 
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
     removed = threading.Event()
@@ -87,7 +87,7 @@ def test_runs_of_a_lost_machine_are_continued_elsewhere(tmp_path, monkeypatch):
         threading.Thread(target=remove_when_busy, args=killing, daemon=True).start()
         workers = Workers(engine="ray", address=cluster.address)
         planned = plan(shared, tmp_path / "shared", workers, False, QUIET)
-        assert conduct(planned, tmp_path / "shared", workers, QUIET) == {}
+        assert execute(planned, tmp_path / "shared", workers, QUIET) == {}
         assert removed.is_set()
     finally:
         cluster.shutdown()

@@ -24,10 +24,10 @@ from hypothesis import strategies as st
 from algd.algorithms import presets
 from algd.evaluation.policy import load
 from algd.runs.checkpoint import to_arrays
-from algd.runs.config import Settings, make_envs, restored
+from algd.runs.config import Settings, make_envs, parse_config
 from algd.runs.directory import Run, create_run
-from algd.runs.files import DamagedFile, Mark, read_arrays, write_arrays
-from algd.runs.metrics_log import Journal
+from algd.runs.files import DamagedFile, LogPosition, read_arrays, write_arrays
+from algd.runs.metrics_log import MetricsLog
 from algd.runs.validation import check_fields, check_hyperparameters
 from algd.training import loop
 from algd.training.loop import restore_newest
@@ -73,7 +73,7 @@ def copy(whole, tmp_path):
 
 
 def trainer_of(run):
-    settings, algorithm, _ = restored(run.config())
+    settings, algorithm, _ = parse_config(run.config())
     return Trainer(settings, algorithm, run, make_envs(settings, settings.envs))
 
 
@@ -144,7 +144,7 @@ def test_a_run_without_a_checkpoint_begins_again(copy, good):
     os.truncate(copy.metrics_path, 0)
     trainer = trainer_of(copy)
     mark, notes = restore_newest(trainer)
-    assert (mark, trainer.step) == (Mark(), 0)
+    assert (mark, trainer.step) == (LogPosition(), 0)
     assert "starts again" in notes[0]
 
 
@@ -254,7 +254,7 @@ def test_missing_files(copy, good, trainer):
     older, newest = good
     copy.metrics_path.rename(copy.directory / "elsewhere")
     mark, notes = restore_newest(trainer)
-    assert (mark, trainer.step) == (Mark(), newest)
+    assert (mark, trainer.step) == (LogPosition(), newest)
     assert "metrics.jsonl is missing" in notes[0]
     (copy.directory / "elsewhere").rename(copy.metrics_path)
     copy.pieces()[-1][2].unlink()
@@ -345,7 +345,7 @@ def test_every_kept_checkpoint_has_its_pieces_when_the_buffer_wraps(interval, tm
         for one in range(step, step + interval):
             trainer.replay = store(trainer.replay, transitions(one, 1), np.ones(1, bool))
         trainer.step = step + interval
-        trainer.save(Mark())
+        trainer.save(LogPosition())
     for step, path in run.checkpoints():
         trainer.restore(read_arrays(path))
         held = sorted(np.asarray(trainer.replay.data.reward).tolist())
@@ -369,7 +369,7 @@ def test_a_task_in_mujoco_goes_on_exactly(tmp_path):
     trainers[0].obs = trainers[0].envs.reset(0)
     for _ in range(30):
         trainers[0].iterate()
-    trainers[0].save(Mark())
+    trainers[0].save(LogPosition())
     restore_newest(trainers[1])
     for trainer in trainers:
         for _ in range(10):
@@ -413,7 +413,7 @@ def test_a_foreign_environment_goes_on_with_fresh_episodes(name, tmp_path):
         trainer.tally.count_step(result, np.ones(2, bool))
         trainer.obs = result.obs
     trainer.step = 6
-    trainer.save(Mark())
+    trainer.save(LogPosition())
     again = Trainer(settings, small(name), run, make_envs(settings, 2))
     restore_newest(again)
     assert again.step == 6
@@ -459,7 +459,7 @@ def test_a_full_disk_is_reported_and_the_last_checkpoint_kept(whole, folder, sma
     shutil.copytree(whole.directory, run.directory, ignore=shutil.ignore_patterns("*.png"))
     trainer = trainer_of(run)
     mark, _ = restore_newest(trainer)
-    journal = Journal(run, mark, trainer.step)
+    journal = MetricsLog(run, mark, trainer.step)
     fill(small_disk)
     said = rf"Cannot write to {run.directory}: No space left.*checkpoint is that of step 200"
     row = {"kind": "train", "step": 202, **{f"number{i}": 0.5 for i in range(500)}}
@@ -577,5 +577,5 @@ def test_a_diverged_policy_stops_the_run_instead_of_reaching_the_environment(nam
         with pytest.raises(UserError, match=r"action became .*not a number"):
             work()
     with pytest.raises(UserError, match=r"the parameters of .*no checkpoint yet"):
-        trainer.save(Mark())
+        trainer.save(LogPosition())
     assert run.checkpoints() == []

@@ -13,7 +13,7 @@ from algd.experiments import ablations, benchmark, stability
 from algd.experiments.trials import family
 from algd.runs.config import describe, make_envs
 from algd.runs.directory import create_run
-from algd.runs.files import Mark, sealed
+from algd.runs.files import LogPosition, seal
 from algd.sweeps.estimate import label
 from algd.sweeps.job import evaluation_path
 
@@ -47,10 +47,10 @@ def make_up(job):
         rows.append({"kind": "train", "step": step, **episodes, **learnt})
         if step % job.settings.eval_every == 0:
             rows.append({"kind": "eval", "step": step, "return": step / 40, "cost": cost_of(job)})
-    mark = Mark()
+    mark = LogPosition()
     with run.metrics_path.open("wb") as file:
         for values in rows:
-            line, mark = sealed(values, mark)
+            line, mark = seal(values, mark)
             file.write(line)
     (job.directory / "checkpoints" / f"step-{job.settings.steps:09d}.algd").touch()
     cost = {"mean": cost_of(job), "standard_error": 0.5, "budget": 20.0, "violation_rate": 0.1}
@@ -85,7 +85,7 @@ def test_every_picture_is_drawn(name, reproduced):
 
     picture = imread(io.BytesIO((reproduced / f"{name}.png").read_bytes()))
     assert min(picture.shape[:2]) > 300
-    # Not blank: lines of more than one colour.
+    # Not blank: lines of more than one color.
     assert len(np.unique(picture[::5, ::5, :3].reshape(-1, 3).round(1), axis=0)) > 10
 
 

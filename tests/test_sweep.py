@@ -17,7 +17,7 @@ from algd.runs.config import Settings
 from algd.sweeps import executors
 from algd.sweeps import job as job_module
 from algd.sweeps.estimate import Speed, disk_bytes, label, measure
-from algd.sweeps.execution import Plan, conduct, duration, plan
+from algd.sweeps.execution import Plan, duration, execute, plan
 from algd.sweeps.executors import Workers, compute
 from algd.sweeps.job import (
     Outcome,
@@ -218,7 +218,7 @@ def test_a_failed_run_is_told_and_does_not_stop_the_others(complete, tmp_path, c
     broken = tiny_job(tmp_path, seed=1, env="NoSuchTask")
     found = plan([broken, good], tmp_path, Workers(), False, QUIET)
     assert found.missing == [broken, good]
-    failures = conduct(found, tmp_path, Workers(at_once=2), QUIET)
+    failures = execute(found, tmp_path, Workers(at_once=2), QUIET)
     assert list(failures) == [broken]
     assert "NoSuchTask" in failures[broken]
     assert "Traceback" in broken.log_path.read_text()

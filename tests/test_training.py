@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from algd.runs.config import Settings, check_memory, restored
+from algd.runs.config import Settings, check_memory, parse_config
 from algd.runs.directory import Run
 from algd.training import loop
 from algd.training.loop import Interrupted
@@ -63,7 +63,7 @@ def test_a_signal_stops_after_a_whole_step_and_resumes_exactly(tmp_path):
 
 def test_config_alone_gives_the_same_run(tmp_path):
     first = loop.train(SHORT, small("lgd", rho=2.0), "lgd", tmp_path / "first")
-    settings, algorithm, name = restored(first.config())
+    settings, algorithm, name = parse_config(first.config())
     assert_same(first, loop.train(settings, algorithm, name, tmp_path / "again"))
 
 

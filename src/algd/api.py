@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from algd.algorithms import preset
-from algd.runs.checkpoint import Learnt, learnt
+from algd.runs.checkpoint import Snapshot, read_snapshot
 from algd.runs.config import Settings
 from algd.runs.directory import Run
 from algd.runs.grouping import gather
@@ -34,7 +34,7 @@ def train(
     `start_from` the networks are those of another run; task and algorithm are then that run's,
     where nothing else is said.
     """
-    source = learnt(start_from) if start_from is not None else None
+    source = read_snapshot(start_from) if start_from is not None else None
     defaults, name, chosen = defaults_of(source, env, algorithm)
     limits = tuple(budget) if isinstance(budget, Sequence) else (budget,)
     of_run = {field.name for field in dataclasses.fields(Settings)}
@@ -51,7 +51,7 @@ def train(
 
 
 def defaults_of(
-    source: Learnt | None, env: str | None = None, algorithm: str | None = None
+    source: Snapshot | None, env: str | None = None, algorithm: str | None = None
 ) -> tuple[Settings, str, Any]:
     """Settings, preset and algorithm where nothing is said: the source's task and algorithm.
 
@@ -76,7 +76,7 @@ def run_to_end(
     name: str,
     out: str | Path | None,
     report: Report,
-    start_from: Learnt | None = None,
+    start_from: Snapshot | None = None,
 ) -> Run:
     """Train and draw the curves, also of a run that a signal has cut short."""
     directory = Path(out) if out is not None else free_directory(settings, name)

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from algd.networks.adam import descend, init_moments
+from algd.networks.adam import adam_step, init_moments
 from algd.networks.critics import CriticEnsemble
 from algd.networks.layers import bfloat16_product, half_fan_in_normal, silu, xavier_uniform
 from algd.networks.numpy_policy import Diffusion, PolicyData
@@ -293,8 +293,8 @@ class ALGD:
             next_qc = jnp.maximum(next_qc, 0.0)
         targets = cost_targets(batch.cost, cost_keep, self.cost_discount, next_qc)
         (qc_loss, _), qc_grads = ensemble_loss(state.qc, batch, targets, silu)
-        q_params, q_moments = descend(state.q, q_grads, state.q_moments, self.critic_rate)
-        qc_params, qc_moments = descend(state.qc, qc_grads, state.qc_moments, self.critic_rate)
+        q_params, q_moments = adam_step(state.q, q_grads, state.q_moments, self.critic_rate)
+        qc_params, qc_moments = adam_step(state.qc, qc_grads, state.qc_moments, self.critic_rate)
         state = replace(state, q=q_params, q_moments=q_moments, qc=qc_params, qc_moments=qc_moments)
 
         # Score: the chain's end a_0 and the point x_tau, with the pullback to the network.
@@ -328,7 +328,7 @@ class ALGD:
             self.score_weight * 2.0 * (phi - phi_target) / (count * size),
         )
         (score_grads,) = pull_back(cotangents)
-        score, score_moments = descend(
+        score, score_moments = adam_step(
             state.score, score_grads, state.score_moments, self.score_rate
         )
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from algd.networks.adam import clip_norm, decayed, descend, init_moments
+from algd.networks.adam import adam_step, clip_norm, decayed_rate, init_moments
 from algd.networks.critics import CriticEnsemble
 from algd.networks.gaussian import Temperature, gaussian_head, tanh_policy, tanh_sample
 from algd.networks.layers import Linear, he_normal, init_layers, mlp
@@ -263,9 +263,11 @@ class HJ:
             state.qh, batch, targets[..., None], jax.nn.elu
         )
 
-        rate = decayed(self.critic_rate, self.final_critic_rate, state.rounds, self.decay_rounds)
-        q, q_moments = descend(state.q, clip_norm(q_grads, self.grad_clip), state.q_moments, rate)
-        qh, qh_moments = descend(
+        rate = decayed_rate(
+            self.critic_rate, self.final_critic_rate, state.rounds, self.decay_rounds
+        )
+        q, q_moments = adam_step(state.q, clip_norm(q_grads, self.grad_clip), state.q_moments, rate)
+        qh, qh_moments = adam_step(
             state.qh, clip_norm(qh_grads, self.grad_clip), state.qh_moments, rate
         )
         state = replace(state, q=q, q_moments=q_moments, qh=qh, qh_moments=qh_moments)
@@ -328,14 +330,16 @@ class HJ:
             return jnp.mean(alpha * log_prob - q + lam * qh), log_prob
 
         grads, log_prob = jax.grad(loss, has_aux=True)(state.actor)
-        rate = decayed(self.actor_rate, self.final_actor_rate, state.rounds, self.decay_rounds)
-        actor, moments = descend(
+        rate = decayed_rate(self.actor_rate, self.final_actor_rate, state.rounds, self.decay_rounds)
+        actor, moments = adam_step(
             state.actor, clip_norm(grads, self.grad_clip), state.actor_moments, rate
         )
         temperature = state.temperature
         if self.learn_alpha:
             target_entropy = self.entropy_per_action * batch.action.shape[-1]
-            rate = decayed(self.alpha_rate, self.final_alpha_rate, state.rounds, self.decay_rounds)
+            rate = decayed_rate(
+                self.alpha_rate, self.final_alpha_rate, state.rounds, self.decay_rounds
+            )
             temperature = temperature.step(log_prob, target_entropy, rate)
         return replace(
             state,
@@ -352,10 +356,10 @@ class HJ:
         qh = jnp.mean(state.qh(batch.obs, action, jax.nn.elu)[..., 0], axis=0)
         penalty = jnp.clip(qh, *self.penalty_range)
         grads = jax.grad(lambda xi: -jnp.mean(self.lam(xi, batch.obs) * penalty))(state.multiplier)
-        rate = decayed(
+        rate = decayed_rate(
             self.multiplier_rate, self.final_multiplier_rate, state.rounds, self.decay_rounds
         )
-        multiplier, moments = descend(
+        multiplier, moments = adam_step(
             state.multiplier,
             clip_norm(grads, self.multiplier_grad_clip),
             state.multiplier_moments,
@@ -364,7 +368,9 @@ class HJ:
         return replace(state, multiplier=multiplier, multiplier_moments=moments)
 
     def _safety_discount(self, rounds: Int[Array, ""]) -> float | Float[Array, ""]:
-        return decayed(self.safety_discount, self.final_safety_discount, rounds, self.anneal_rounds)
+        return decayed_rate(
+            self.safety_discount, self.final_safety_discount, rounds, self.anneal_rounds
+        )
 
     def _sample(
         self,

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from algd.networks import numpy_policy
-from algd.networks.adam import clip_norm, decayed, descend, init_moments
+from algd.networks.adam import adam_step, clip_norm, decayed_rate, init_moments
 from algd.networks.gaussian import Gaussian, entropy, kl_divergence, log_density
 from algd.networks.layers import Linear, fan_in_uniform, init_layers, mlp
 from algd.networks.portable import network
@@ -334,8 +334,8 @@ class PPOLag:
         """Gradient steps on minibatches in this order, then KL(old || new) over all rows."""
         size = min(self.minibatch, order.shape[0])
         count = order.shape[0] // size
-        actor_rate = decayed(self.actor_rate, 0.0, updates, self.decay_updates)
-        critic_rate = decayed(self.critic_rate, 0.0, updates, self.decay_updates)
+        actor_rate = decayed_rate(self.actor_rate, 0.0, updates, self.decay_updates)
+        critic_rate = decayed_rate(self.critic_rate, 0.0, updates, self.decay_updates)
 
         def step(
             carry: tuple[Networks, Moments], chosen: Int[Array, " minibatch"]
@@ -349,13 +349,13 @@ class PPOLag:
                 networks.vc, part.obs, part.cost_returns
             )
             actor_grads = jax.grad(self._actor_loss)(networks.actor, part)
-            v, v_moments = descend(
+            v, v_moments = adam_step(
                 networks.v, clip_norm(v_grads, self.grad_clip), moments.v, critic_rate
             )
-            vc, vc_moments = descend(
+            vc, vc_moments = adam_step(
                 networks.vc, clip_norm(vc_grads, self.grad_clip), moments.vc, critic_rate
             )
-            actor, actor_moments = descend(
+            actor, actor_moments = adam_step(
                 networks.actor, clip_norm(actor_grads, self.grad_clip), moments.actor, actor_rate
             )
             networks = Networks(actor, v, vc)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from algd.networks.adam import descend, init_moments
+from algd.networks.adam import adam_step, init_moments
 from algd.networks.critics import CriticEnsemble
 from algd.networks.gaussian import Temperature, gaussian_head, tanh_policy, tanh_sample
 from algd.networks.layers import Linear, half_fan_in_normal, init_layers, silu, xavier_uniform
@@ -247,7 +247,7 @@ class SACLag:
         )
         target = td_target(batch.reward, keep, self.discount, next_q + bonus)
         (q_loss, q_values), q_grads = double_critic_loss(state.q, batch, target, jax.nn.relu)
-        q, q_moments = descend(state.q, q_grads, state.q_moments, self.critic_rate)
+        q, q_moments = adam_step(state.q, q_grads, state.q_moments, self.critic_rate)
 
         next_qc = state.target_qc.values(batch.next_obs, next_action, silu)
         if self.cost_target == "mean":
@@ -259,7 +259,7 @@ class SACLag:
         keep = bootstrap_mask(batch, self.mask_cost, timeout_is_terminal=self.timeout_is_terminal)
         targets = cost_targets(batch.cost, keep, self.cost_discount, next_qc)
         (qc_loss, _), qc_grads = ensemble_loss(state.qc, batch, targets, silu)
-        qc, qc_moments = descend(state.qc, qc_grads, state.qc_moments, self.critic_rate)
+        qc, qc_moments = adam_step(state.qc, qc_grads, state.qc_moments, self.critic_rate)
 
         # Policy: entropy against energy.
         qc_replay = pessimistic_cost(qc.values(batch.obs, batch.action, silu), self.cost_spread)
@@ -276,7 +276,7 @@ class SACLag:
         (policy_loss, (log_prob, qc_policy)), grads = jax.value_and_grad(actor_loss, has_aux=True)(
             state.actor
         )
-        actor, actor_moments = descend(state.actor, grads, state.actor_moments, self.actor_rate)
+        actor, actor_moments = adam_step(state.actor, grads, state.actor_moments, self.actor_rate)
 
         # Temperature, and dual ascent on the mean violation.
         temperature = state.temperature

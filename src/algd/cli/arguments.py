@@ -12,7 +12,7 @@ def parse(kind: Any, arguments: list[str], command: str, *markers: Any) -> Any:
     return tyro.cli(kind, args=arguments, prog=f"algd {command}", config=config)
 
 
-def remember_compilations() -> None:
+def enable_compilation_cache() -> None:
     """Keep compiled programs on disk, unless the user has said where or whether to."""
     import os
 

@@ -15,7 +15,7 @@ from algd.evaluation.acting import CANDIDATES
 from algd.evaluation.episodes import evaluate
 from algd.evaluation.policy import load
 from algd.evaluation.stats import summarise
-from algd.runs.config import Settings, make_envs, restored
+from algd.runs.config import Settings, make_envs, parse_config
 from algd.runs.directory import Run
 from algd.training.warm_start import check_same_spaces
 from algd.types import Choice, EnvSpec, UserError
@@ -63,7 +63,7 @@ def run(arguments: list[str]) -> None:
         raise UserError("--sampled and --mode best exclude each other.")
     mode: Choice = "sampled" if chosen.sampled else chosen.mode
     policy = load(chosen.run)
-    settings, algorithm, name = restored(Run(chosen.run).config())
+    settings, algorithm, name = parse_config(Run(chosen.run).config())
     settings = elsewhere(settings, chosen)
     environments = make_envs(settings, min(chosen.episodes, 16))
     check_same_spaces(str(chosen.run), policy.spec, settings.env, environments.spec)

@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # `module:Id` means a module of the user's, most often in the folder they stand in; last, so
     # that no file there is taken for a part of Python.
     sys.path.append("")
-    warnings.formatwarning = _told
+    warnings.formatwarning = _format_warning
     try:
         if given[0] not in COMMANDS:
             raise UserError(f"There is no command {given[0]!r}.{nearest(given[0], COMMANDS)}")
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(130)
 
 
-def _told(message: Warning | str, category: type[Warning], *where: Any) -> str:
+def _format_warning(message: Warning | str, category: type[Warning], *where: Any) -> str:
     """A warning of ours for a reader; others with the place that they come from."""
     if category is UserWarning:
         return f"algd: {message}\n"

@@ -8,7 +8,7 @@ import tyro
 from rich.console import Console
 from rich.progress import track
 
-from algd.cli.arguments import parse, remember_compilations
+from algd.cli.arguments import enable_compilation_cache, parse
 from algd.cli.output import check_output
 from algd.types import UserError
 from algd.visualization.video import FORMATS, film, write_film
@@ -45,7 +45,7 @@ def run(arguments: list[str]) -> None:
     if chosen.seed < 0:
         raise UserError(f"--seed must not be negative: {chosen.seed}.")
     check_output(chosen.out, chosen.force, FORMATS)
-    remember_compilations()
+    enable_compilation_cache()
     made = film(chosen.run, chosen.episodes, chosen.seed, chosen.sampled, chosen.every)
     if made.note:
         print(f"algd: {made.note}: the film shows the numbers only.", file=sys.stderr)

@@ -9,7 +9,7 @@ from typing import Any
 
 import tyro
 
-from algd.cli.arguments import parse, remember_compilations
+from algd.cli.arguments import enable_compilation_cache, parse
 from algd.experiments.scale import Scale
 from algd.runs.files import make_directory
 from algd.sweeps.executors import Workers
@@ -46,7 +46,7 @@ def run(arguments: list[str]) -> None:
         """Start the scale of the paper without being asked."""
         workers: Workers = field(default_factory=Workers)
 
-    remember_compilations()
+    enable_compilation_cache()
     chosen = parse(Reproduce, arguments, "reproduce")
     out = chosen.out or Path("reproduced") / chosen.scale
     if chosen.name in (*OF_RUNS, *WITHOUT_RUNS):
@@ -60,11 +60,11 @@ def run(arguments: list[str]) -> None:
             f"There is no experiment {chosen.name!r}.{nearest(chosen.name, known)} "
             f"There are {', '.join(known)}."
         )
-    from algd.experiments.trials import Means
+    from algd.experiments.trials import Resources
     from algd.sweeps.execution import Stopped
 
     try:
-        experiment(OF_RUNS[chosen.name])(chosen.scale, out, Means(chosen.workers, chosen.yes))
+        experiment(OF_RUNS[chosen.name])(chosen.scale, out, Resources(chosen.workers, chosen.yes))
     except Stopped as stop:
         print(stop, file=sys.stderr)
         sys.exit(130)

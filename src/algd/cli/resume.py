@@ -6,7 +6,7 @@ from pathlib import Path
 import tyro
 
 from algd.api import resume
-from algd.cli.arguments import parse, remember_compilations
+from algd.cli.arguments import enable_compilation_cache, parse
 from algd.cli.progress import announce, interruptible, progress_line
 
 
@@ -24,7 +24,7 @@ def run(arguments: list[str]) -> None:
         quiet: bool = False
         """Show no progress line."""
 
-    remember_compilations()
+    enable_compilation_cache()
     chosen = parse(Resume, arguments, "resume")
     with progress_line(chosen.quiet) as report:
         run, _ = interruptible(lambda: resume(chosen.run, chosen.steps, report, print))

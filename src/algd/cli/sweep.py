@@ -6,8 +6,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from algd.cli.arguments import parse, remember_compilations
-from algd.sweeps.execution import Stopped, conduct, plan, print_plan
+from algd.cli.arguments import enable_compilation_cache, parse
+from algd.sweeps.execution import Stopped, execute, plan, print_plan
 from algd.sweeps.executors import Workers
 from algd.sweeps.plan import Sweep, jobs, parse_assignments, read_sweep
 from algd.types import UserError
@@ -40,7 +40,7 @@ def run(arguments: list[str]) -> None:
         estimate: bool = True
         """Measure for a moment how long it will take."""
 
-    remember_compilations()
+    enable_compilation_cache()
     chosen = parse(Arguments, arguments, "sweep")
     described = read_sweep(chosen.file) if chosen.file else Sweep()
     given = {name: getattr(chosen, name) for name in ("env", "preset", "seeds", "episodes")}
@@ -56,7 +56,7 @@ def run(arguments: list[str]) -> None:
     if chosen.dry_run:
         return
     try:
-        failures = conduct(found, chosen.out, chosen.workers, console)
+        failures = execute(found, chosen.out, chosen.workers, console)
     except Stopped as stop:
         print(stop, file=sys.stderr)
         sys.exit(130)

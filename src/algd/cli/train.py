@@ -10,9 +10,9 @@ import tyro
 
 from algd.algorithms import preset, presets
 from algd.api import defaults_of, run_seeds_to_end, run_to_end
-from algd.cli.arguments import parse, remember_compilations
+from algd.cli.arguments import enable_compilation_cache, parse
 from algd.cli.progress import announce, interruptible, progress_line
-from algd.runs.checkpoint import learnt
+from algd.runs.checkpoint import read_snapshot
 from algd.runs.config import Settings
 from algd.types import UserError
 
@@ -35,14 +35,14 @@ class Output:
 
 def run(arguments: list[str]) -> None:
     """`algd train [options] [PRESET [hyperparameters]]`."""
-    remember_compilations()
+    enable_compilation_cache()
     found = presets()
     named = preset_word(arguments)
     if named is not None:
         # A misspelt one is answered with the nearest name.
         preset(named)
     origin = only_value("--from", arguments)
-    source = learnt(origin) if origin else None
+    source = read_snapshot(origin) if origin else None
     defaults, default, algorithm = defaults_of(source, only_value("--env", arguments))
     found[default] = algorithm
     # What is repeated on the command line would be added to the source's values.

@@ -233,10 +233,10 @@ class DiffDriveVectorEnv(VectorEnv):
             canvas.disk(_point(centre), float(radius), (0.35, 0.45, 0.85), alpha=0.55)
         canvas.disk(_point(self._goal[copy]), GOAL_RADIUS, (0.25, 0.7, 0.35), alpha=0.8)
         robot = _point(self._position[copy])
-        colour = (0.85, 0.15, 0.1) if self._inside[copy] else (0.2, 0.2, 0.22)
-        canvas.disk(robot, 0.1, colour)
+        color = (0.85, 0.15, 0.1) if self._inside[copy] else (0.2, 0.2, 0.22)
+        canvas.disk(robot, 0.1, color)
         tip = self._position[copy] + 0.24 * _direction(self._heading[copy])
-        canvas.arrow(robot, _point(tip), 0.05, colour)
+        canvas.arrow(robot, _point(tip), 0.05, color)
         if self._inside[copy]:
             canvas.frame(0.06, (0.85, 0.15, 0.1))
         return canvas.image()

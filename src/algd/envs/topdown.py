@@ -12,7 +12,7 @@ Point = tuple[float, float]
 
 
 class Canvas:
-    """A square picture of the part of the plane around ``center``; colours are in [0, 1].
+    """A square picture of the part of the plane around ``center``; colors are in [0, 1].
 
     World coordinates have y pointing up. Shapes are painted over what is there, with the opacity
     ``alpha``, and may lie partly or wholly outside.

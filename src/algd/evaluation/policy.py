@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float
 from algd.evaluation.acting import CANDIDATES, act, assess
 from algd.export import files
 from algd.networks.numpy_policy import NumpyPolicy
-from algd.runs.checkpoint import learnt
+from algd.runs.checkpoint import read_snapshot
 from algd.types import Choice, EnvSpec, Mode, UserError
 
 CHOICES = get_args(Choice)
@@ -156,7 +156,7 @@ class Policy:
 
 def load(directory: str | Path, seed: int = 0) -> Policy:
     """The policy of a run's newest whole checkpoint."""
-    found = learnt(directory)
+    found = read_snapshot(directory)
     for complaint in found.complaints:
         warnings.warn(f"{complaint}; the policy is that of step {found.step}.", stacklevel=2)
     return Policy(found.algorithm, found.state, found.spec, seed)

@@ -10,8 +10,8 @@ from algd.experiments.scale import Scale
 from algd.experiments.trials import (
     PAPER_SEEDS,
     SMOKE_TASK,
-    Means,
     Method,
+    Resources,
     Task,
     Trial,
     by_task,
@@ -45,32 +45,32 @@ def runs(
     return trials((SMOKE_TASK,), methods, 2, scale, out)
 
 
-def reproduce_mc(scale: Scale, out: Path, means: Means = Means()) -> None:  # noqa: B008
+def reproduce_mc(scale: Scale, out: Path, means: Resources = Resources()) -> None:  # noqa: B008
     """The number of Monte Carlo actions."""
     found = runs(*MONTE_CARLO, ("PointPush1", "PointButton2"), scale, out)
     _reproduce(found, "ablation_mc", scale, out, means)
 
 
-def reproduce_ensemble(scale: Scale, out: Path, means: Means = Means()) -> None:  # noqa: B008
+def reproduce_ensemble(scale: Scale, out: Path, means: Resources = Resources()) -> None:  # noqa: B008
     """The number of cost critics."""
     found = runs(*ENSEMBLE, ("PointPush1", "PointButton2"), scale, out)
     _reproduce(found, "ablation_ensemble", scale, out, means)
 
 
-def reproduce_rho(scale: Scale, out: Path, means: Means = Means()) -> None:  # noqa: B008
+def reproduce_rho(scale: Scale, out: Path, means: Resources = Resources()) -> None:  # noqa: B008
     """The strength of the quadratic term."""
     found = runs(*CONVEXITY, ("PointButton1",), scale, out)
     _reproduce(found, "ablation_rho", scale, out, means)
 
 
-def _reproduce(found: list[Trial], name: str, scale: Scale, out: Path, means: Means) -> None:
+def _reproduce(found: list[Trial], name: str, scale: Scale, out: Path, means: Resources) -> None:
     compute(found, scale, out, means)
     plot_grid(by_task(found), COMPARISON, out / f"{name}.png", sideways=True)
     save_table(summary_table(found), out / f"{name}.csv")
     save_table(time_table(found, out, means), out / f"{name}_time.csv")
 
 
-def time_table(found: Sequence[Trial], out: Path, means: Means) -> list[Row]:
+def time_table(found: Sequence[Trial], out: Path, means: Resources) -> list[Row]:
     """Processor time of one training step, its gradient rounds included, for each line."""
     first = {(trial.job.settings.env, trial.label): trial.job for trial in reversed(found)}
     measured = speeds(

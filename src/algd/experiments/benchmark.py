@@ -7,8 +7,8 @@ from algd.experiments.trials import (
     PAPER_SEEDS,
     PAPER_TASKS,
     SMOKE_TASK,
-    Means,
     Method,
+    Resources,
     Task,
     Trial,
     by_task,
@@ -60,7 +60,7 @@ def runs(scale: Scale, out: Path) -> list[Trial]:
     return trials((SMOKE_TASK,), (ALGD, LGD, SAC_LAG, PPO_LAG), 2, scale, out)
 
 
-def reproduce(scale: Scale, out: Path, means: Means = Means()) -> None:  # noqa: B008
+def reproduce(scale: Scale, out: Path, means: Resources = Resources()) -> None:  # noqa: B008
     """The comparison of all algorithms, and that with the on-policy one beside it."""
     found = runs(scale, out)
     compute(found, scale, out, means)

@@ -24,7 +24,7 @@ from algd.experiments.scale import Scale
 from algd.networks.layers import silu
 from algd.objectives.lagrangians import augmented_lagrangian, lagrangian
 from algd.objectives.td_targets import clipped_value, pessimistic_cost
-from algd.runs.config import restored
+from algd.runs.config import parse_config
 from algd.runs.directory import Run
 from algd.sweeps.results import write_csv
 from algd.training.loop import Progress
@@ -121,7 +121,7 @@ def default_run(scale: Scale, out: Path) -> Path:
         api.train("DiffDrive", "algd", out=directory, report=_show, **changes)
         return directory
     run = Run(directory)
-    wanted = restored(run.config())[0].steps
+    wanted = parse_config(run.config())[0].steps
     if not run.checkpoints() or run.checkpoints()[-1][0] < wanted:
         api.resume(directory, report=_show)
     return directory
@@ -137,7 +137,7 @@ def _show(progress: Progress) -> None:
 
 def load_diff_drive(directory: Path) -> tuple[Policy, ALGD]:
     """The policy of a run of ALGD or LGD on DiffDrive, or a word on why it is not one."""
-    settings, algorithm, name = restored(Run(directory).config())
+    settings, algorithm, name = parse_config(Run(directory).config())
     if not isinstance(algorithm, ALGD) or settings.env != "DiffDrive" or settings.env_options:
         raise UserError(
             f"The landscape needs a run of algd or lgd on DiffDrive; {directory} is "

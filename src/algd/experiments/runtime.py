@@ -6,7 +6,7 @@ import numpy as np
 
 from algd.experiments import benchmark
 from algd.experiments.scale import Scale
-from algd.experiments.trials import Means, Trial, save_table
+from algd.experiments.trials import Resources, Trial, save_table
 from algd.sweeps.estimate import label, speeds
 from algd.sweeps.execution import cache
 from algd.sweeps.results import Row
@@ -15,7 +15,7 @@ from algd.sweeps.results import Row
 REPRESENTATIVES = {"DiffDrive", "PointButton1", "HalfCheetahVelocity"}
 
 
-def reproduce(scale: Scale, out: Path, means: Means = Means()) -> None:  # noqa: B008
+def reproduce(scale: Scale, out: Path, means: Resources = Resources()) -> None:  # noqa: B008
     """Seconds per 1,000 steps of training and per episode of evaluation. Nothing is trained."""
     trials = [
         trial
@@ -25,7 +25,7 @@ def reproduce(scale: Scale, out: Path, means: Means = Means()) -> None:  # noqa:
     save_table(table(trials, out, means), out / "runtime.csv")
 
 
-def table(trials: list[Trial], out: Path, means: Means) -> list[Row]:
+def table(trials: list[Trial], out: Path, means: Resources) -> list[Row]:
     """One line for each task and algorithm; ± is the standard deviation of the measurements."""
     measured = speeds(
         [trial.job for trial in trials],

@@ -9,8 +9,8 @@ from algd.experiments.trials import (
     PAPER_SEEDS,
     PAPER_TASKS,
     SMOKE_TASK,
-    Means,
     Method,
+    Resources,
     Task,
     Trial,
     compute,
@@ -37,7 +37,7 @@ def runs(scale: Scale, out: Path) -> list[Trial]:
     return trials((SMOKE_TASK,), OURS, 2, scale, out)
 
 
-def reproduce(scale: Scale, out: Path, means: Means = Means()) -> None:  # noqa: B008
+def reproduce(scale: Scale, out: Path, means: Resources = Resources()) -> None:  # noqa: B008
     """Return, multiplier and violation over training; how much the multiplier swings."""
     found = runs(scale, out)
     compute(found, scale, out, means)

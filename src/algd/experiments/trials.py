@@ -14,7 +14,7 @@ from algd.experiments.scale import Scale
 from algd.runs.directory import Run
 from algd.runs.grouping import Groups
 from algd.sweeps.estimate import label
-from algd.sweeps.execution import conduct, confirm, plan, print_plan
+from algd.sweeps.execution import confirm, execute, plan, print_plan
 from algd.sweeps.executors import Workers
 from algd.sweeps.plan import Job, check_environments, job, without_duplicates
 from algd.sweeps.results import Row, row, write_csv
@@ -41,7 +41,7 @@ TINY = {
 }
 
 
-class Means(NamedTuple):
+class Resources(NamedTuple):
     """With what runs are computed."""
 
     workers: Workers = Workers()
@@ -122,7 +122,7 @@ def tiny(preset_name: str) -> dict[str, Any]:
     return {name: size for name, size in TINY.items() if name in known}
 
 
-def compute(found: Sequence[Trial], scale: Scale, out: Path, means: Means) -> None:
+def compute(found: Sequence[Trial], scale: Scale, out: Path, means: Resources) -> None:
     """Train what is missing; at the scale of the paper only after a question."""
     jobs = without_duplicates([trial.job for trial in found])
     check_environments(jobs)
@@ -131,7 +131,7 @@ def compute(found: Sequence[Trial], scale: Scale, out: Path, means: Means) -> No
     print_plan(planned, runs, means.workers, console)
     if scale == "paper" and planned.missing:
         confirm(console, means.yes)
-    failures = conduct(planned, runs, means.workers, console)
+    failures = execute(planned, runs, means.workers, console)
     if failures:
         raise UserError(
             f"{len(failures)} of {len(jobs)} runs failed, so nothing is drawn; their logs are in "

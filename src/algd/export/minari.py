@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from algd.runs.config import kept_transitions, restored
+from algd.runs.config import kept_transitions, parse_config
 from algd.runs.directory import Run
 from algd.runs.files import DamagedFile, read_arrays
 from algd.types import UserError
@@ -21,7 +21,7 @@ Rows = dict[str, np.ndarray]
 def stored_transitions(run: Run) -> tuple[Rows, int, int]:
     """What the newest checkpoint's buffer holds, oldest first; the number of the first transition
     among all that were ever stored; and how many steps were dropped."""
-    settings, algorithm, name = restored(run.config())
+    settings, algorithm, name = parse_config(run.config())
     if algorithm.data != "replay":
         raise UserError(
             f"{run.directory} was trained with {name}, which keeps no replay buffer: "
@@ -98,7 +98,7 @@ def write_dataset(run: Run, directory: Path) -> tuple[str, int, int]:
         raise UserError("Minari is an extra package: pip install 'algd[data]'") from error
     if directory.exists() and not (directory.is_dir() and not any(directory.iterdir())):
         raise UserError(f"{directory} exists and is not an empty directory; choose another.")
-    settings, _, preset = restored(run.config())
+    settings, _, preset = parse_config(run.config())
     rows, first, dropped = stored_transitions(run)
     names = [budget["name"] for budget in run.config()["budgets"]]
     episodes = episodes_of(rows, first, settings.envs, dropped)

@@ -8,7 +8,7 @@ import optax
 from jaxtyping import Array, Float, Int
 
 
-def descend(
+def adam_step(
     params: Any, grads: Any, moments: Any, rate: float | Float[Array, ""]
 ) -> tuple[Any, Any]:
     """One Adam step (0.9, 0.999, 1e-8). Optax mixes integer counts and floats: hence the guard."""
@@ -27,7 +27,7 @@ def clip_norm(grads: Any, limit: float) -> Any:
     return optax.clip_by_global_norm(limit).update(grads, optax.EmptyState())[0]
 
 
-def decayed(
+def decayed_rate(
     first: float, last: float, done: Int[Array, ""], total: int
 ) -> float | Float[Array, ""]:
     """A step size that goes linearly from `first` to `last` in `total` updates; 0: it stays."""

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from algd.networks.adam import descend, init_moments
+from algd.networks.adam import adam_step, init_moments
 from algd.networks.layers import Activation, Linear, mlp
 
 # Keeps the logarithm of the tanh's slope finite where the action touches its bound.
@@ -113,4 +113,4 @@ class Temperature(eqx.Module):
     ) -> "Temperature":
         r"""One Adam step on $\log\alpha$ for $\mathrm{mean}[\alpha (-\log\pi - \bar H)]$."""
         grad = self.alpha * jnp.mean(-log_prob - target_entropy)
-        return Temperature(*descend(self.log_alpha, grad, self.moments, rate))
+        return Temperature(*adam_step(self.log_alpha, grad, self.moments, rate))

@@ -10,7 +10,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from algd.networks.adam import descend, init_moments
+from algd.networks.adam import adam_step, init_moments
 
 DualName = Literal["projected", "adam", "log-adam", "pid"]
 PerConstraint = Float[Array, " constraints"]
@@ -64,7 +64,7 @@ class ProjectedAdam:
 
     def step(self, state: AdamState, violation: PerConstraint) -> AdamState:
         """One Adam step; d(-lam e)/d lam = -e."""
-        lam, moments = descend(state.lam, -violation, state.moments, self.rate)
+        lam, moments = adam_step(state.lam, -violation, state.moments, self.rate)
         return AdamState(jnp.maximum(lam, 0.0), moments)
 
 
@@ -93,7 +93,9 @@ class LogAdam:
 
     def step(self, state: LogAdamState, violation: PerConstraint) -> LogAdamState:
         """One Adam step; d(-lam e)/d log lam = -lam e."""
-        log_lam, moments = descend(state.log_lam, -state.lam * violation, state.moments, self.rate)
+        log_lam, moments = adam_step(
+            state.log_lam, -state.lam * violation, state.moments, self.rate
+        )
         return LogAdamState(log_lam, moments)
 
 

@@ -47,7 +47,7 @@ class Settings:
     """Let the environments take the next step while the device computes the gradient rounds of the
     last: the policy then acts one step behind what it has learnt."""
     devices: int = 1
-    """Devices among which each minibatch is shared out."""
+    """Devices among which each minibatch is sharded."""
     bad_steps: Literal["stop", "drop"] = "stop"
     """What to do when an environment reports a number that is not finite."""
 
@@ -152,7 +152,7 @@ def describe(settings: Settings, algorithm: Any, name: str, spec: EnvSpec) -> di
     }
 
 
-def restored(config: dict[str, Any]) -> tuple[Settings, Any, str]:
+def parse_config(config: dict[str, Any]) -> tuple[Settings, Any, str]:
     """The settings and the algorithm that `describe` described."""
     try:
         settings = Settings(**_with_tuples(config["settings"]))

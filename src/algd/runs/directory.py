@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from algd.runs.files import FORMAT, DamagedFile, Mark, drop_torn_line, flush_names, read_arrays, unsealed, write_arrays, write_atomically
+from algd.runs.files import FORMAT, DamagedFile, LogPosition, drop_torn_line, flush_names, read_arrays, unseal, write_arrays, write_atomically
 from algd.types import UserError
 
 KEEP = 2
@@ -94,10 +94,10 @@ class Run:
         """The metrics, of one kind or all; a last line that is still being written is left out."""
         if not self.metrics_path.is_file():
             raise UserError(f"{self.directory} has no metrics.jsonl yet.")
-        rows, mark = [], Mark()
+        rows, mark = [], LogPosition()
         for number, line in enumerate(self.metrics_path.read_bytes().split(b"\n")[:-1], 1):
             try:
-                row, mark = unsealed(line, mark)
+                row, mark = unseal(line, mark)
             except (ValueError, RecursionError) as error:
                 raise UserError(
                     f"{self.metrics_path} is damaged in line {number} ({error})."
@@ -106,20 +106,20 @@ class Run:
                 rows.append(row)
         return rows
 
-    def checked_mark(self, mark: Mark) -> Mark:
+    def check_position(self, mark: LogPosition) -> LogPosition:
         """The mark, if the file still begins with what it held there; that of a new file if it is
         gone altogether, which may be the user's wish."""
         if not self.metrics_path.exists():
-            return Mark()
+            return LogPosition()
         try:
             with open(self.metrics_path, "rb") as file:
                 lines = file.read(mark.size).split(b"\n")
         except OSError as error:
             raise DamagedFile(f"{self.metrics_path} cannot be read ({error.strerror})") from error
-        found = Mark()
+        found = LogPosition()
         for line in lines[:-1]:
             try:
-                _, found = unsealed(line, found)
+                _, found = unseal(line, found)
             except ValueError as error:
                 raise DamagedFile(f"{self.metrics_path} is damaged ({error})") from error
         if found != mark:

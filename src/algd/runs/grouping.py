@@ -49,16 +49,16 @@ def gather(paths: Sequence[Path], unfinished: bool = False) -> Gathered:
     return Gathered(_by_task(list(found.values())), complaints)
 
 
-def varied(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def differing_settings(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """For each of these configurations, its settings that not all of them share."""
-    flat = [trained(config) for config in configs]
+    flat = [training_settings(config) for config in configs]
     names = list(dict.fromkeys(name for settings in flat for name in settings))
     missing = object()
     differ = [n for n in names if any(s.get(n, missing) != flat[0].get(n, missing) for s in flat)]
     return [{name: s[name] for name in differ if name in s} for s in flat]
 
 
-def trained(config: Mapping[str, Any]) -> dict[str, Any]:
+def training_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """Every setting that makes a difference to what is learned, except the seed."""
     settings = {k: v for k, v in config["settings"].items() if k not in ASIDE}
     # Without a budget of the user's the task's own counts, which the settings do not name.
@@ -106,7 +106,7 @@ def _checked_config(run: Run, unfinished: bool) -> dict[str, Any]:
 def _identity(config: Mapping[str, Any], seed: bool = True) -> str:
     """Equal for runs that train the same; with `seed` only for the same run twice."""
     number = config["settings"]["seed"] if seed else None
-    return json.dumps([config["preset"], trained(config), number], sort_keys=True)
+    return json.dumps([config["preset"], training_settings(config), number], sort_keys=True)
 
 
 def _by_task(found: Sequence[tuple[Run, dict[str, Any]]]) -> dict[str, Groups]:
@@ -122,7 +122,7 @@ def _by_task(found: Sequence[tuple[Run, dict[str, Any]]]) -> dict[str, Groups]:
             for other in same.values()
             if (task_of(other[0][1]), other[0][1]["preset"]) == (task_of(config), config["preset"])
         ]
-        own = varied(rivals)[rivals.index(config)]
+        own = differing_settings(rivals)[rivals.index(config)]
         label = ", ".join([config["preset"], *(f"{k} {_shown(v)}" for k, v in own.items())])
         ordered = sorted(members, key=lambda member: member[1]["settings"]["seed"])
         tasks.setdefault(task_of(config), {})[label] = [run for run, _ in ordered]

@@ -16,18 +16,18 @@ from tensorboardX.proto.summary_pb2 import (
     Summary,  # pyright: ignore[reportAttributeAccessIssue]
 )
 
-from algd.runs.files import Mark, sealed
+from algd.runs.files import LogPosition, seal
 from algd.runs.directory import Run
 
 
-class Journal:
+class MetricsLog:
     """Appends to metrics.jsonl behind a mark; what was there behind it is taken back.
 
     TensorBoard's events are written here and now instead of by the writer's own thread, which
     would die unseen on a full disk and leave the run waiting for it.
     """
 
-    def __init__(self, run: Run, mark: Mark, step: int) -> None:
+    def __init__(self, run: Run, mark: LogPosition, step: int) -> None:
         self.run, self.mark = run, mark
         self.latest: dict[str, Any] = {}
         with run.writing():
@@ -44,7 +44,7 @@ class Journal:
 
     def write(self, row: dict[str, Any]) -> None:
         """Append one row."""
-        line, behind = sealed(row, self.mark)
+        line, behind = seal(row, self.mark)
         kind, step = row["kind"], row["step"]
         values = {f"{kind}/{k}": v for k, v in row.items() if k not in ("kind", "step")}
         with self.run.writing():
@@ -60,7 +60,7 @@ class Journal:
         with self.run.writing(), open(self.run.timing_path, "ab", buffering=0) as file:
             _write_whole(file, line)
 
-    def flushed(self) -> Mark:
+    def flush(self) -> LogPosition:
         """The mark, once everything before it is on the disk."""
         with self.run.writing():
             os.fsync(self._metrics.fileno())

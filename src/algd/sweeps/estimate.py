@@ -50,7 +50,7 @@ def measure(job: Job, cache: str | None, seconds: float = 2.0, repeats: int = 3)
     """
     if cache:
         jax.config.update("jax_compilation_cache_dir", cache)
-    algorithm = _without_overture(job)
+    algorithm = _without_warm_up(job)
     environments = make_envs(job.settings, job.settings.envs)
     with tempfile.TemporaryDirectory() as folder:
         trainer = Trainer(job.settings, algorithm, Run(Path(folder)), environments)
@@ -66,7 +66,7 @@ def measure(job: Job, cache: str | None, seconds: float = 2.0, repeats: int = 3)
     return Speed(per_step, per_evaluation)
 
 
-def _without_overture(job: Job) -> Any:
+def _without_warm_up(job: Job) -> Any:
     algorithm = job.algorithm
     if algorithm.data == "replay":
         return dataclasses.replace(algorithm, prefill=job.settings.envs, throttle=0)

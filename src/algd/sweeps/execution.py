@@ -115,7 +115,7 @@ def confirm(console: Console, yes: bool) -> None:
         raise UserError("Nothing was started.")
 
 
-def conduct(found: Plan, out: Path, workers: Workers, console: Console) -> dict[Job, str]:
+def execute(found: Plan, out: Path, workers: Workers, console: Console) -> dict[Job, str]:
     """Compute what is missing; the failures with their messages. Leaves `results.csv` in `out`."""
     make_directory(out)
     failures: dict[Job, str] = {}

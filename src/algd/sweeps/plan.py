@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 from algd.algorithms import preset
-from algd.runs.config import Settings, check, make_envs, restored
+from algd.runs.config import Settings, check, make_envs, parse_config
 from algd.runs.directory import Run
 from algd.runs.validation import check_fields, option
 from algd.types import UserError, nearest
@@ -267,7 +267,7 @@ def is_there(wanted: Job) -> bool:
     run = Run(wanted.directory)
     if not run.config_path.exists():
         return False
-    settings, algorithm, name = restored(run.config())
+    settings, algorithm, name = parse_config(run.config())
     found = {"preset": name, **vars(settings), **vars(algorithm)}
     asked = {"preset": wanted.preset, **vars(wanted.settings), **vars(wanted.algorithm)}
     other = [key for key in asked if found.get(key) != asked[key]]

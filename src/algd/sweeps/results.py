@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from algd.algorithms import preset
-from algd.runs.config import Settings, restored
+from algd.runs.config import Settings, parse_config
 from algd.runs.directory import Run
 from algd.runs.files import write_atomically
 from algd.sweeps.job import last_beat, last_evaluation
@@ -25,7 +25,7 @@ def row(directory: Path) -> Row | None:
         return None
     run = Run(directory)
     config = run.config()
-    settings, algorithm, name = restored(config)
+    settings, algorithm, name = parse_config(config)
     names = [budget["name"] for budget in config["budgets"]]
     ends = ("",) if len(names) == 1 else tuple(f"/{name}" for name in names)
     costs = [judged["cost"]] if len(names) == 1 else [judged["cost"][name] for name in names]

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 
 from algd.networks.native import library
-from algd.runs.checkpoint import Learnt, learnt
+from algd.runs.checkpoint import Snapshot, read_snapshot
 from algd.runs.config import (
     Settings,
     check,
@@ -20,14 +20,14 @@ from algd.runs.config import (
     describe,
     kept_transitions,
     make_envs,
-    restored,
+    parse_config,
 )
 from algd.runs.directory import Run, create_run
-from algd.runs.files import DamagedFile, Mark, read_arrays
-from algd.runs.metrics_log import Journal
-from algd.training.seeds import Lockstep
+from algd.runs.files import DamagedFile, LogPosition, read_arrays
+from algd.runs.metrics_log import MetricsLog
+from algd.training.seeds import SeedBatch
 from algd.training.trainer import Trainer
-from algd.training.warm_start import check_fits, handed_on
+from algd.training.warm_start import check_fits, warm_start
 from algd.types import UserError
 
 
@@ -51,7 +51,7 @@ def train(
     name: str,
     directory: Path,
     report: Report = lambda progress: None,
-    start_from: Learnt | None = None,
+    start_from: Snapshot | None = None,
 ) -> Run:
     """Train a new run of the preset `name` with these hyperparameters in a new directory.
 
@@ -70,13 +70,13 @@ def train(
         trainer.obs = environments.reset(settings.seed)
         config = describe(settings, algorithm, name, environments.spec)
         if start_from is not None:
-            trainer.state = handed_on(start_from, trainer.state)
+            trainer.state = warm_start(start_from, trainer.state)
             origin = {"run": str(start_from.directory.absolute()), "step": start_from.step}
             config["started_from"] = origin
         with run.writing():
             run.metrics_path.touch()
             run.write_config(config)
-        _loop([trainer], [Mark()], report, trainer.iterate)
+        _loop([trainer], [LogPosition()], report, trainer.iterate)
     return run
 
 
@@ -108,8 +108,8 @@ def train_seeds(
             with run.writing():
                 run.metrics_path.touch()
                 run.write_config(describe(mine, algorithm, name, spec))
-        together = Lockstep(trainers)
-        _loop(trainers, [Mark()] * len(trainers), report, together.iterate, together.settle)
+        together = SeedBatch(trainers)
+        _loop(trainers, [LogPosition()] * len(trainers), report, together.iterate, together.settle)
     return runs
 
 
@@ -123,7 +123,7 @@ def resume(
     is told before the run goes on too."""
     run = Run(directory)
     config = run.config()
-    settings, algorithm, name = restored(config)
+    settings, algorithm, name = parse_config(config)
     if steps is not None and steps != settings.steps:
         if steps < settings.steps:
             raise UserError(
@@ -139,8 +139,8 @@ def resume(
         trainer = Trainer(settings, algorithm, run, environments)
         origin = config.get("started_from")
         if origin and not run.checkpoints():
-            source = learnt(origin["run"], origin["step"])
-            trainer.state = handed_on(source, trainer.state)
+            source = read_snapshot(origin["run"], origin["step"])
+            trainer.state = warm_start(source, trainer.state)
         mark, notes = restore_newest(trainer)
         if not environments.exact_state:
             notes.append(
@@ -165,7 +165,7 @@ def resume(
     return run, notes
 
 
-def restore_newest(trainer: Trainer) -> tuple[Mark, list[str]]:
+def restore_newest(trainer: Trainer) -> tuple[LogPosition, list[str]]:
     """Bring the trainer to the newest state that is whole; nothing on the disk is changed.
 
     Returns the mark in metrics.jsonl that belongs to the state, and what the user should know.
@@ -184,7 +184,7 @@ def restore_newest(trainer: Trainer) -> tuple[Mark, list[str]]:
     if not notes and not (run.metrics_path.exists() and run.metrics_path.stat().st_size):
         # The first checkpoint comes before the first row: nothing is lost.
         trainer.obs = trainer.envs.reset(trainer.settings.seed)
-        return Mark(), ["The run had no checkpoint yet: it starts again from the beginning."]
+        return LogPosition(), ["The run had no checkpoint yet: it starts again from the beginning."]
     found = " ".join(notes) or "there is none."
     raise UserError(
         f"{run.directory} has no usable checkpoint: {found} Restore its files from a copy. "
@@ -194,7 +194,7 @@ def restore_newest(trainer: Trainer) -> tuple[Mark, list[str]]:
 
 def _loop(
     trainers: Sequence[Trainer],
-    marks: Sequence[Mark],
+    marks: Sequence[LogPosition],
     report: Report,
     iterate: Callable[[], None],
     settle: Callable[[], None] = lambda: None,
@@ -209,7 +209,7 @@ def _loop(
     with ExitStack() as stack:
         signals = stack.enter_context(stop_on_signal())
         journals = [
-            stack.enter_context(closing(Journal(trainer.run, mark, trainer.step)))
+            stack.enter_context(closing(MetricsLog(trainer.run, mark, trainer.step)))
             for trainer, mark in zip(trainers, marks, strict=True)
         ]
         pairs = list(zip(trainers, journals, strict=True))
@@ -223,7 +223,7 @@ def _loop(
             settle()
             for trainer, journal in pairs:
                 with trainer.clock("checkpointing"):
-                    trainer.save(journal.flushed())
+                    trainer.save(journal.flush())
 
         def assess() -> None:
             settle()

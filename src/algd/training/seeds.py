@@ -15,8 +15,8 @@ from jaxtyping import Array, Bool, Float, Key
 
 from algd.evaluation.acting import act, finite
 from algd.training.replay import Replay, add
-from algd.training.trainer import Lesson, Trainer
-from algd.training.updates import CPU_OPTIONS, gradient_rounds, learn_from_rollout
+from algd.training.trainer import PendingUpdate, Trainer
+from algd.training.updates import CPU_OPTIONS, gradient_rounds, update_from_rollout
 from algd.types import Metrics, Transition
 
 
@@ -59,7 +59,7 @@ def learn_each_rollout(
     algorithm: Any, states: Any, batches: Transition, keys: Key[Array, " seeds"]
 ) -> tuple[Any, Metrics]:
     """Every seed's update on the steps just collected."""
-    return jax.vmap(partial(learn_from_rollout, algorithm))(states, batches, keys)
+    return jax.vmap(partial(update_from_rollout, algorithm))(states, batches, keys)
 
 
 def stacked(trees: Sequence[Any]) -> Any:
@@ -72,7 +72,7 @@ def part(tree: Any, index: int) -> Any:
     return jax.tree.map(lambda x: x[index], tree)
 
 
-class Lockstep:
+class SeedBatch:
     """Trainers that differ by their seed alone; states and buffers live here, stacked."""
 
     def __init__(self, trainers: Sequence[Trainer]) -> None:
@@ -107,7 +107,7 @@ class Lockstep:
         with clock("update"):
             self.learn(lessons)
 
-    def learn(self, lessons: Sequence[Lesson]) -> None:
+    def learn(self, lessons: Sequence[PendingUpdate]) -> None:
         """Start every seed's gradient rounds."""
         trainers = self.trainers
         learn_keys = jnp.stack([lesson.key for lesson in lessons])

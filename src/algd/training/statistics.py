@@ -9,7 +9,7 @@ from algd.evaluation.episodes import Episodes, in_budget_unit, powers
 from algd.types import EnvSpec, EnvStep, Metrics
 
 
-class Tally:
+class EpisodeStatistics:
     """Running sums over episodes and updates, as arrays so that a checkpoint can hold them.
 
     `cost_so_far` is what each copy's episode has cost up to and including the last step, in the

@@ -19,17 +19,17 @@ from algd.evaluation.episodes import evaluate
 from algd.runs.checkpoint import from_arrays, to_arrays
 from algd.runs.config import Settings, kept_transitions, make_envs
 from algd.runs.directory import Run
-from algd.runs.files import DamagedFile, Mark, read_arrays, write_arrays
+from algd.runs.files import DamagedFile, LogPosition, read_arrays, write_arrays
 from algd.training.replay import Replay, capacity, init_replay
-from algd.training.statistics import Tally, evaluation_row
+from algd.training.statistics import EpisodeStatistics, evaluation_row
 from algd.training.timing import Stopwatch
 from algd.training.updates import (
     fresh_state,
     learn,
-    learn_from_rollout,
-    on_every_device,
+    replicate,
     rounds_due,
     store,
+    update_from_rollout,
 )
 from algd.types import CostVectorEnv, EnvStep, Metrics, Transition, UserError
 
@@ -81,7 +81,7 @@ def on_device(
     )
 
 
-class Lesson(NamedTuple):
+class PendingUpdate(NamedTuple):
     """Fresh transitions, which of them may be kept, and the gradient rounds they are worth."""
 
     fresh: Transition
@@ -102,7 +102,7 @@ class Trainer:
         self.spec = environments.spec
         init_key, self.loop_key = jax.random.split(jax.random.key(settings.seed))
         self.state = fresh_state(algorithm, self.spec, init_key)
-        self.tally = Tally(self.spec, settings.envs, algorithm.cost_discount)
+        self.tally = EpisodeStatistics(self.spec, settings.envs, algorithm.cost_discount)
         self.step, self.iteration, self.epoch_rounds, self.epoch = 0, 0, 0, 0
         self.obs = np.zeros((settings.envs, self.spec.obs_size), np.float32)
         self.replay: Replay | None = None
@@ -110,12 +110,12 @@ class Trainer:
         self.rollout: list[Transition] = []
         self.pending: Metrics = {}
         # With overlap: what was collected last and will be learnt during the next step.
-        self.lesson: Lesson | None = None
+        self.lesson: PendingUpdate | None = None
         self.clock = Stopwatch()
         if algorithm.data == "replay":
             self.replay = init_replay(self._example(), kept_transitions(settings, algorithm))
-            self.replay = on_every_device(self.replay, settings.devices)
-        self.state = on_every_device(self.state, settings.devices)
+            self.replay = replicate(self.replay, settings.devices)
+        self.state = replicate(self.state, settings.devices)
 
     def _example(self) -> Transition:
         size, constraints = self.spec.obs_size, len(self.spec.budgets)
@@ -169,7 +169,7 @@ class Trainer:
         host_action: Float[np.ndarray, "envs action"],
         extras: dict[str, Array],
         key: PRNGKeyArray,
-    ) -> Lesson:
+    ) -> PendingUpdate:
         """One step of every copy, counted; what is to be learnt from it."""
         with self.clock("environment"):
             result = self.envs.step(host_action)
@@ -185,7 +185,7 @@ class Trainer:
         self.iteration += 1
         self.obs = result.obs
         rounds = self._rounds(before) if self.algorithm.data == "replay" else 0
-        return Lesson(fresh, keep, key, rounds)
+        return PendingUpdate(fresh, keep, key, rounds)
 
     def _rounds(self, before: int) -> int:
         """The gradient rounds that the steps since `before` are worth."""
@@ -205,7 +205,7 @@ class Trainer:
         self.epoch_rounds += rounds
         return rounds
 
-    def learn(self, lesson: Lesson) -> None:
+    def learn(self, lesson: PendingUpdate) -> None:
         """Store the lesson and start its gradient rounds; nothing waits for them here."""
         with self.clock("update"):
             if self.replay is not None:
@@ -220,11 +220,11 @@ class Trainer:
                         self.settings.devices,
                     )
             elif batch := self.full_rollout(lesson):
-                self.state, self.pending = learn_from_rollout(
+                self.state, self.pending = update_from_rollout(
                     self.algorithm, self.state, batch, lesson.key
                 )
 
-    def full_rollout(self, lesson: Lesson) -> Transition | None:
+    def full_rollout(self, lesson: PendingUpdate) -> Transition | None:
         """The steps collected since the last update, `[time, envs, ...]`, once there are enough."""
         self.rollout.append(lesson.fresh)
         if len(self.rollout) * self.settings.envs < self.algorithm.rollout_steps:
@@ -296,7 +296,7 @@ class Trainer:
 
     # --- checkpoints --------------------------------------------------------------------------
 
-    def save(self, mark: Mark) -> None:
+    def save(self, mark: LogPosition) -> None:
         """Write a checkpoint from which the run continues to the last bit."""
         self.fold_pending()
         state = to_arrays(self.state, "state")
@@ -351,21 +351,21 @@ class Trainer:
             if last <= oldest - capacity(self.replay):
                 path.unlink()
 
-    def restore(self, arrays: dict[str, np.ndarray]) -> Mark:
+    def restore(self, arrays: dict[str, np.ndarray]) -> LogPosition:
         """Continue from a checkpoint; the mark in metrics.jsonl that belongs to it.
 
         Everything is read before anything is changed, so that a checkpoint that lacks something
         leaves no trace.
         """
         try:
-            mark = self.run.checked_mark(Mark(*(int(x) for x in arrays["metrics"])))
+            mark = self.run.check_position(LogPosition(*(int(x) for x in arrays["metrics"])))
             step, iteration, epoch_rounds, epoch = (int(x) for x in arrays["counters"])
             state = from_arrays(self.state, arrays, "state")
             stored = int(arrays["stored"])
             replay = self._restored_replay(stored)
             stacked = transition_from_arrays(arrays, "rollout")
             rollout = [] if stacked is None else _rows(stacked)
-            lesson = restored_lesson(arrays)
+            lesson = pending_from_arrays(arrays)
             obs = np.array(arrays["obs"])
             env_state = {
                 name.removeprefix("env/"): value
@@ -388,9 +388,9 @@ class Trainer:
         self.state, self.obs = state, obs
         self.replay, self.stored, self.rollout = replay, stored, rollout
         self.lesson = lesson
-        self.state = on_every_device(self.state, self.settings.devices)
+        self.state = replicate(self.state, self.settings.devices)
         if self.replay is not None:
-            self.replay = on_every_device(self.replay, self.settings.devices)
+            self.replay = replicate(self.replay, self.settings.devices)
         if not self.envs.exact_state:
             self._start_fresh_episodes()
         return mark
@@ -450,13 +450,13 @@ def transition_from_arrays(arrays: dict[str, np.ndarray], prefix: str) -> Transi
     return Transition(**parts, extras=extras)
 
 
-def restored_lesson(arrays: dict[str, np.ndarray]) -> Lesson | None:
+def pending_from_arrays(arrays: dict[str, np.ndarray]) -> PendingUpdate | None:
     """The lesson that a checkpoint holds."""
     fresh = transition_from_arrays(arrays, "lesson")
     if fresh is None:
         return None
     key = jax.random.wrap_key_data(jnp.asarray(arrays["lesson_key"]))
-    return Lesson(fresh, arrays["lesson_keep"], key, int(arrays["lesson_rounds"]))
+    return PendingUpdate(fresh, arrays["lesson_keep"], key, int(arrays["lesson_rounds"]))
 
 
 def _rows(stacked: Transition) -> list[Transition]:

@@ -44,14 +44,14 @@ def _mesh(devices: int) -> Mesh:
     return Mesh(np.array(jax.devices()[:devices]), ("data",))
 
 
-def on_every_device(tree: T, devices: int) -> T:
+def replicate(tree: T, devices: int) -> T:
     """A copy on each of the devices; nothing is done for one."""
     if devices == 1:
         return tree
     return jax.device_put(tree, NamedSharding(_mesh(devices), PartitionSpec()))
 
 
-def shared_out(batch: Transition, devices: int) -> Transition:
+def shard(batch: Transition, devices: int) -> Transition:
     """Rows of the minibatch spread over the devices: each works on its own, and the compiler adds
     the sums over devices that gradients and means need."""
     if devices == 1:
@@ -63,21 +63,21 @@ def shared_out(batch: Transition, devices: int) -> Transition:
 def gradient_rounds(
     algorithm: Any, state: Any, replay: Replay, key: PRNGKeyArray, rounds: int, devices: int = 1
 ) -> tuple[Any, Metrics]:
-    """A scan of gradient rounds, each minibatch shared out among the devices; the metrics are
+    """A scan of gradient rounds, each minibatch sharded among the devices; the metrics are
     their means."""
     keys = jax.vmap(jax.random.split)(jax.random.split(key, rounds))
     batches = jax.vmap(lambda k: sample(replay, algorithm.batch_size, k))(keys[:, 0])
 
     def one(state: Any, drawn: tuple[Transition, PRNGKeyArray]) -> tuple[Any, Metrics]:
         batch, key = drawn
-        return algorithm.update(state, shared_out(batch, devices), key)
+        return algorithm.update(state, shard(batch, devices), key)
 
     state, metrics = jax.lax.scan(one, state, (batches, keys[:, 1]))
     return state, jax.tree.map(lambda x: jnp.mean(x, axis=0), metrics)
 
 
 @partial(jax.jit, static_argnames=("algorithm",), donate_argnames=("state",))
-def learn_from_rollout(
+def update_from_rollout(
     algorithm: Any, state: Any, batch: Transition, key: PRNGKeyArray
 ) -> tuple[Any, Metrics]:
     """One update on the steps just collected, `[time, envs, ...]`."""

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from algd.runs.checkpoint import Learnt
+from algd.runs.checkpoint import Snapshot
 from algd.types import EnvSpec, UserError
 
 # What belongs to a task and not to the networks; PPO's ring holds the costs of past episodes.
@@ -34,7 +34,7 @@ def check_same_spaces(source: str, learnt_on: EnvSpec, env: str, spec: EnvSpec) 
             )
 
 
-def check_fits(source: Learnt, algorithm: Any, fresh: Any, env: str, spec: EnvSpec) -> None:
+def check_fits(source: Snapshot, algorithm: Any, fresh: Any, env: str, spec: EnvSpec) -> None:
     """Refuse to go on from networks that are not like the `fresh` ones."""
     if type(algorithm) is not type(source.algorithm):
         raise UserError(
@@ -57,7 +57,7 @@ def _shapes(state: Any) -> dict[str, list[int]]:
     return {jax.tree_util.keystr(path): list(leaf.shape) for path, leaf in leaves}
 
 
-def handed_on(source: Learnt, fresh: Any) -> Any:
+def warm_start(source: Snapshot, fresh: Any) -> Any:
     """Networks, optimisers and multiplier of the source; limits and action box of the new task."""
     kept = {n: getattr(fresh, n) for n in OF_THE_TASK if hasattr(fresh, n)}
     # Copies: an update takes its arguments' memory, and the source may serve other runs too.

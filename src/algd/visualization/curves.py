@@ -1,8 +1,8 @@
 """Pictures of runs. Matplotlib stays in this module.
 
 A picture is made of panels, each a function that draws one quantity of one task's groups. Every
-group keeps its colour, dash, marker and hatch in all panels: colours are told apart also by
-colour-blind readers, the rest also in a grey print.
+group keeps its color, dash, marker and hatch in all panels: colors are told apart also by
+color-blind readers, the rest also in a grey print.
 """
 
 import io
@@ -40,7 +40,7 @@ INCHES_PER_LABEL = 2.3
 class Style(NamedTuple):
     """How one group looks in every panel."""
 
-    colour: str
+    color: str
     dash: Any
     marker: str
     hatch: str
@@ -222,7 +222,7 @@ def draw_calibration(axes: Axes, groups: Groups, styles: Styles, index: int, end
                 measured.steps,
                 measured.mean,
                 style.marker,
-                color=style.colour,
+                color=style.color,
                 ms=4.5,
                 mfc="white",
                 ls="none",
@@ -243,7 +243,7 @@ def draw_scatter(axes: Axes, groups: Groups, styles: Styles, index: int, end: st
         cost, earned = final(runs, f"cost{end}"), final(runs, "return")
         single = len(runs) == 1
         small = {} if single else {"s": 16, "alpha": 0.55, "lw": 0}
-        axes.scatter(cost, earned, marker=style.marker, color=style.colour, **small)
+        axes.scatter(cost, earned, marker=style.marker, color=style.color, **small)
         if not single:
             axes.errorbar(
                 cost.mean(),
@@ -251,7 +251,7 @@ def draw_scatter(axes: Axes, groups: Groups, styles: Styles, index: int, end: st
                 xerr=_lengths(cost),
                 yerr=_lengths(earned),
                 marker=style.marker,
-                color=style.colour,
+                color=style.color,
                 ms=9,
                 mec="white",
                 lw=1.4,
@@ -291,8 +291,8 @@ def draw_boxes(axes: Axes, groups: Groups, styles: Styles, index: int, end: str)
             medianprops={"color": INK, "lw": 1.6},
             whiskerprops={"color": INK, "lw": 0.9},
             capprops={"color": INK, "lw": 0.9},
-            flierprops={"marker": ".", "ms": 3, "mec": style.colour},
-            boxprops={"facecolor": style.colour, "edgecolor": INK, "lw": 0.9, "hatch": style.hatch},
+            flierprops={"marker": ".", "ms": 3, "mec": style.color},
+            boxprops={"facecolor": style.color, "edgecolor": INK, "lw": 0.9, "hatch": style.hatch},
         )
         for box in boxes["boxes"]:
             box.set_alpha(0.75)
@@ -310,10 +310,10 @@ def draw_curve(axes: Axes, found: Curve | None, style: Style, label: str) -> Non
     """A line with its interval."""
     if found is None:
         return
-    axes.plot(found.steps, found.mean, color=style.colour, ls=style.dash, lw=1.8, label=label)
+    axes.plot(found.steps, found.mean, color=style.color, ls=style.dash, lw=1.8, label=label)
     if len(found.values) > 1:
         low, high = found.interval
-        axes.fill_between(found.steps, low, high, color=style.colour, alpha=0.18, lw=0)
+        axes.fill_between(found.steps, low, high, color=style.color, alpha=0.18, lw=0)
 
 
 def budget_text(budget: Mapping[str, Any]) -> str:
@@ -437,7 +437,7 @@ def add_legend(figure: Figure, styles: Styles) -> None:
     lines = -(-len(styles) // columns)
     figure.set_size_inches(width, height + 0.2 * (lines - 1))
     handles = [
-        Line2D([], [], color=s.colour, ls=s.dash, marker=s.marker, ms=5, lw=1.8, label=label)
+        Line2D([], [], color=s.color, ls=s.dash, marker=s.marker, ms=5, lw=1.8, label=label)
         for label, s in styles.items()
     ]
     figure.legend(

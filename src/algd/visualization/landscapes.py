@@ -12,7 +12,7 @@ from matplotlib.ticker import NullFormatter
 
 from algd.visualization.curves import INK, STYLES, finish
 
-COLOURS = tuple(style.colour for style in STYLES)
+COLORS = tuple(style.color for style in STYLES)
 
 
 def draw_rates(
@@ -24,11 +24,11 @@ def draw_rates(
 ) -> None:
     """The rates of the lemma, Theorem 2 and the corollary, with the slope each claims."""
     figure, (left, middle, right) = plt.subplots(1, 3, figsize=(12, 3.6), layout="constrained")
-    _rate(left, counts, errors["rms"], COLOURS[0], "RMS error", -0.5, "$N^{-1/2}$")
+    _rate(left, counts, errors["rms"], COLORS[0], "RMS error", -0.5, "$N^{-1/2}$")
     left.set_title("Monte Carlo score (lemma)", fontsize=10)
     finish(left, "error of the score")
-    _rate(middle, counts, field_kl["path"], COLOURS[0], "of whole chains", -1.0, "$N^{-1}$")
-    _rate(middle, counts, field_kl["end"], COLOURS[1], "of the actions", -1.0, None)
+    _rate(middle, counts, field_kl["path"], COLORS[0], "of whole chains", -1.0, "$N^{-1}$")
+    _rate(middle, counts, field_kl["end"], COLORS[1], "of the actions", -1.0, None)
     middle.set_title("Monte Carlo term (Theorem 2)", fontsize=10)
     finish(middle, "KL divergence")
     for axes in (left, middle):
@@ -36,8 +36,8 @@ def draw_rates(
         axes.set_xticks(list(counts), [str(n) for n in counts], fontsize=8)
         axes.xaxis.set_minor_formatter(NullFormatter())
     beta = gaps["beta"]
-    for column, colour, label in ((0, COLOURS[0], "squared score gap"), (1, COLOURS[1], "KL")):
-        right.loglog(beta, gaps["by_beta"][:, column], "o-", color=colour, ms=4, label=label)
+    for column, color, label in ((0, COLORS[0], "squared score gap"), (1, COLORS[1], "KL")):
+        right.loglog(beta, gaps["by_beta"][:, column], "o-", color=color, ms=4, label=label)
     right.loglog(beta, gaps["by_beta"][:, 2], color=INK, ls="--", lw=1.1, label="bound on the gap")
     right.set_xlabel("temperature β")
     right.set_title("perturbed energy, ε = 0.001 (corollary)", fontsize=10)
@@ -51,7 +51,7 @@ def _rate(
     axes: Axes,
     counts: Sequence[int],
     values: Float[np.ndarray, "batches counts"],
-    colour: str,
+    color: str,
     label: str,
     slope: float,
     slope_label: str | None,
@@ -59,7 +59,7 @@ def _rate(
     """Measured means with their standard errors, and the claimed slope through the last of them."""
     means = values.mean(axis=0)
     spread = values.std(axis=0, ddof=1) / np.sqrt(len(values))
-    axes.errorbar(counts, means, 1.96 * spread, fmt="o", color=colour, ms=4, label=label)
+    axes.errorbar(counts, means, 1.96 * spread, fmt="o", color=color, ms=4, label=label)
     line = means[-1] * (np.asarray(counts) / counts[-1]) ** slope
     axes.loglog(counts, line, color=INK, ls="--", lw=1.1, label=slope_label)
 
@@ -81,10 +81,10 @@ def draw_fidelity(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     for column, beta in enumerate(betas):
         for row, measure in enumerate(("total_variation", "kl")):
             axes = panels[row, column]
-            for name, colour in zip(names, (COLOURS[1], COLOURS[2], COLOURS[0]), strict=True):
+            for name, color in zip(names, (COLORS[1], COLORS[2], COLORS[0]), strict=True):
                 own = [r for r in rows if r["preset"] == name and r["beta"] == beta]
                 axes.plot(
-                    steps, [r[measure] for r in own], "o-", color=colour, ms=4, lw=1.6, label=name
+                    steps, [r[measure] for r in own], "o-", color=color, ms=4, lw=1.6, label=name
                 )
             axes.set_xscale("log")
             axes.set_xticks(steps, [str(s) for s in steps], fontsize=8)
@@ -115,19 +115,19 @@ def draw_invariance(
             1,
             where=safe.tolist(),
             transform=axes.get_xaxis_transform(),
-            color=COLOURS[2],
+            color=COLORS[2],
             alpha=0.12,
             lw=0,
             label="$Q_c \\leq h$",
         )
         axes.set_xlabel("action")
     left.plot(
-        x, curves["plain"][shown], color=COLOURS[1], lw=1.8, label="$\\pi^* \\propto e^{-L/\\beta}$"
+        x, curves["plain"][shown], color=COLORS[1], lw=1.8, label="$\\pi^* \\propto e^{-L/\\beta}$"
     )
     left.plot(
         x,
         curves["augmented"][shown],
-        color=COLOURS[0],
+        color=COLORS[0],
         lw=1.8,
         label="$\\pi_A^* \\propto e^{-L_A/\\beta}$",
     )
@@ -171,7 +171,7 @@ def draw_landscape(
             )
             dear.set_edgecolor("white")
             dear.set_linewidth(0.0)
-        flat.scatter(draws[:, 0], draws[:, 1], s=7, color=COLOURS[1], lw=0, clip_on=False, zorder=5)
+        flat.scatter(draws[:, 0], draws[:, 1], s=7, color=COLORS[1], lw=0, clip_on=False, zorder=5)
         best = np.unravel_index(energy.argmin(), energy.shape)
         flat.plot(side[best[0]], side[best[1]], "*", color="white", mec=INK, ms=13, clip_on=False)
         flat.set_xlabel("left wheel")
@@ -191,14 +191,14 @@ def draw_curvature(summary: Sequence[Mapping[str, Any]], path: Path) -> None:
     )
     lams = list(dict.fromkeys(row["lam"] for row in summary))
     for axes, (name, label) in zip(panels, quantities, strict=True):
-        for lam, colour in zip(lams, COLOURS, strict=False):
+        for lam, color in zip(lams, COLORS, strict=False):
             plain, *augmented = [row for row in summary if row["lam"] == lam]
             rhos = [row["rho"] for row in augmented]
             low, high = zip(*(row[f"{name}_interval"] for row in augmented), strict=True)
             values = [row[name] for row in augmented]
-            axes.plot(rhos, values, "o-", color=colour, ms=4, label=f"$L_A$, λ = {lam:.2g}")
-            axes.fill_between(rhos, low, high, color=colour, alpha=0.18, lw=0)
-            axes.axhline(plain[name], color=colour, ls="--", lw=1.2, label=f"$L$, λ = {lam:.2g}")
+            axes.plot(rhos, values, "o-", color=color, ms=4, label=f"$L_A$, λ = {lam:.2g}")
+            axes.fill_between(rhos, low, high, color=color, alpha=0.18, lw=0)
+            axes.axhline(plain[name], color=color, ls="--", lw=1.2, label=f"$L$, λ = {lam:.2g}")
         axes.set_xscale("log")
         rhos = sorted({row["rho"] for row in summary if row["rho"]})
         axes.set_xticks(rhos, [f"{rho:g}" for rho in rhos])

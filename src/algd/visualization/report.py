@@ -17,7 +17,7 @@ from PIL import Image
 
 from algd.evaluation.stats import Interval, bootstrap_interval, run_figures
 from algd.runs.directory import Run
-from algd.runs.grouping import Groups, trained, varied
+from algd.runs.grouping import Groups, differing_settings, training_settings
 from algd.types import Budget, UserError
 from algd.visualization.curves import Panel, budgets_of, panel_svg, panels_of, seeds_text, styles_of
 from algd.visualization.video import film, write_film
@@ -181,7 +181,9 @@ def details(
     """Each group's settings and seeds."""
     configs = [runs[0].config() for runs in groups.values()]
     parts = []
-    for (label, members), config, own in zip(rows.items(), configs, varied(configs), strict=True):
+    for (label, members), config, own in zip(
+        rows.items(), configs, differing_settings(configs), strict=True
+    ):
         parts.append(f"<h3>{html.escape(label)}</h3>")
         if own:
             parts.append(f'<p class="soft">Settings in which the groups differ</p>{listing(own)}')
@@ -200,7 +202,7 @@ def details(
             for row in members
         ]
         seeds = table("Last evaluation of each seed", [*columns, "wall time", "run"], lines)
-        settings = listing({"preset": config["preset"], **trained(config)})
+        settings = listing({"preset": config["preset"], **training_settings(config)})
         versions = listing({k: v for k, v in config["versions"].items()})
         parts += [fold("Seeds", seeds), fold("All settings", settings + versions)]
     return parts

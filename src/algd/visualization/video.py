@@ -22,7 +22,7 @@ from algd.envs.adapters import CostReport, checked_actions
 from algd.evaluation.acting import NonFiniteAction
 from algd.evaluation.episodes import in_budget_unit
 from algd.evaluation.policy import load
-from algd.runs.config import parse_options, restored
+from algd.runs.config import parse_config, parse_options
 from algd.runs.directory import Run
 from algd.types import EnvSpec, UserError
 
@@ -103,7 +103,7 @@ def film(
 
     With `most`, steps are left out as needed to keep an episode within so many frames.
     """
-    settings, algorithm, _ = restored(Run(directory).config())
+    settings, algorithm, _ = parse_config(Run(directory).config())
     policy = load(directory, seed)
     stage = open_stage(settings.env, parse_options(settings.env_options), policy.spec)
     if most is not None:
@@ -270,8 +270,8 @@ def _numbers(moment: Moment, stage: Stage, alarm: bool, height: int, episodes: i
         kind = "discounted cost" if budget.discounted else "cost"
         name = f" ({budget.name})" if len(spec.budgets) > 1 else ""
         text = f"{kind}{name} {spent:.4g} of {budget.limit:g}{', over the budget' if over else ''}"
-        colour = ALARM if over else COST
-        _strip(pen, top, text, values, budget.limit, spec.horizon, moment.unsafe[:, i], colour)
+        color = ALARM if over else COST
+        _strip(pen, top, text, values, budget.limit, spec.horizon, moment.unsafe[:, i], color)
         top += STRIP
     limit = stage.speed_limit
     if limit is not None:
@@ -290,11 +290,11 @@ def _strip(
     limit: float,
     horizon: int,
     unsafe: Bool[np.ndarray, " steps"],
-    colour: str,
+    color: str,
 ) -> None:
     """A line over the steps of the episode, its limit dashed, unsafe steps ticked below."""
     left, right, high, low = BORDER, WIDTH - BORDER, top + 20, top + STRIP - 12
-    _text(pen, left, top, text, colour if colour == ALARM else INK)
+    _text(pen, left, top, text, color if color == ALARM else INK)
     values = np.nan_to_num(values)
     floor = min(0.0, values.min(initial=0.0))
     ceiling = max(1.25 * limit, values.max(initial=0.0) * 1.05, floor + 1e-9)
@@ -312,9 +312,9 @@ def _strip(
         pen.line([(x, y + 2 * FINE), (x, y + 7 * FINE)], fill=ALARM, width=FINE)
     if len(values):
         points = [at(step, value) for step, value in enumerate(values.tolist(), 1)]
-        pen.line(points, fill=colour, width=2 * FINE, joint="curve")
+        pen.line(points, fill=color, width=2 * FINE, joint="curve")
         x, y = points[-1]
-        pen.ellipse((x - 3 * FINE, y - 3 * FINE, x + 3 * FINE, y + 3 * FINE), fill=colour)
+        pen.ellipse((x - 3 * FINE, y - 3 * FINE, x + 3 * FINE, y + 3 * FINE), fill=color)
 
 
 def _text(
@@ -322,13 +322,13 @@ def _text(
     x: int,
     y: int,
     text: str,
-    colour: str = INK,
+    color: str = INK,
     right: bool = False,
     centre: bool = False,
 ) -> None:
     anchor = "ra" if right else "ma" if centre else "la"
     font = ImageFont.load_default(14 * FINE)
-    pen.text((FINE * x, FINE * y), text, fill=colour, font=font, anchor=anchor)
+    pen.text((FINE * x, FINE * y), text, fill=color, font=font, anchor=anchor)
 
 
 # --- the file ---------------------------------------------------------------------------------

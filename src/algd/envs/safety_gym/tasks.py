@@ -21,7 +21,7 @@ BOX_HALF_SIZE = 0.2
 GOAL_RADIUS = 0.3
 GOAL_HEIGHT = 0.16
 
-# One colour for each kind of object in every picture.
+# One color for each kind of object in every picture.
 COLOR = {
     "robot": (0.84, 0.22, 0.24),
     "goal": (0.20, 0.68, 0.36),
