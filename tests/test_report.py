@@ -15,6 +15,7 @@ from algd.runs.directory import Run
 from algd.runs.grouping import gather
 from algd.training import loop
 from algd.types import Budget
+from algd.visualization.curves import plot_tasks
 from algd.visualization.report import POLICY, build, duration, middle, number, row_of, wall_seconds
 from made_up import write_run
 from small import small
@@ -209,3 +210,30 @@ def test_in_print(page, tmp_path):
     content = (tmp_path / "page.pdf").read_bytes()
     assert content.startswith(b"%PDF")
     assert 2 <= len(re.findall(rb"/Type\s*/Page\b", content)) <= 20
+
+
+HOSTILE = (
+    '"><meta http-equiv="refresh" content="0;url=//x"><script>1</script><img src=//x onerror=1>'
+)
+
+
+def test_whatever_runs_say_stays_text(tmp_path):
+    """Names with markup, formulas that are none, and numbers that are not numbers."""
+    run = write_run(
+        tmp_path / f"{HOSTILE.replace('/', '')} $^{{$",
+        env=f"{HOSTILE} $\\frac{{$",
+        budgets=[Budget(20.0, name=f"{HOSTILE}{i}$_$") for i in range(2)],
+    )
+    config = run.config()
+    for part, name in (("settings", "seed"), ("settings", "eval_episodes"), ("versions", HOSTILE)):
+        config[part][name] = HOSTILE
+    config["hyperparameters"][HOSTILE] = [HOSTILE]
+    run.write_config(config)
+    text = build({HOSTILE: {HOSTILE: [run]}}, [HOSTILE], episodes=0).text
+    harmless = Elements(build({"a": {"b": [write_run(tmp_path / "b")]}}, ["c"], episodes=0).text)
+    hostile = Elements(text)
+    assert {tag for tag, _ in hostile.found} == {tag for tag, _ in harmless.found}
+    assert hostile.of("meta") == harmless.of("meta")
+    assert not [name for _, attributes in hostile.found for name in attributes if name[:2] == "on"]
+    assert text.count("&lt;script&gt;") > 20
+    plot_tasks({HOSTILE: {HOSTILE: [run]}}, tmp_path / "all.png", "all")

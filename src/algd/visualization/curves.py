@@ -207,6 +207,7 @@ def draw_multipliers(axes: Axes, groups: Groups, styles: Styles) -> None:
         locator = SymmetricalLogLocator(base=10.0, linthresh=1.0)
         locator.set_params(numticks=6)
         axes.yaxis.set_major_locator(locator)
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
     axes.set_ylim(bottom=0)
     over_steps(axes, "multiplier λ")
 
@@ -388,6 +389,8 @@ def seeds_text(groups: Groups) -> str:
     return f"mean and 95 % interval over {number} seeds"
 
 
+# Names come from runs: a dollar sign in one is no formula.
+@matplotlib.rc_context({"text.parse_math": False})
 def plot_tasks(tasks: Mapping[str, Groups], path: Path, kind: Kind = "curves") -> None:
     """A picture with one row of panels for each task; a single task may take two rows."""
     styles = styles_of(tasks)
@@ -419,7 +422,7 @@ def plot_tasks(tasks: Mapping[str, Groups], path: Path, kind: Kind = "curves") -
 
 def panel_svg(panel: Panel, groups: Groups, styles: Styles) -> bytes:
     """One panel as a picture of its own, the same bytes for the same runs."""
-    with plt.rc_context({"svg.hashsalt": "algd"}):
+    with plt.rc_context({"svg.hashsalt": "algd", "text.parse_math": False}):
         figure, axes = plt.subplots(figsize=(4.9, 3.5), layout="constrained")
         panel.draw(axes, groups, styles)
         if len(groups) > 1:

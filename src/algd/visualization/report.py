@@ -1,23 +1,28 @@
-"""One page about a set of runs, in a single file that asks nothing of the network."""
+"""One page about a set of runs, in a single file that asks nothing of the network.
+
+What stands on it is gathered here; how it is laid out, and that all of it is escaped, is up to the
+template `report.html`.
+"""
 
 import base64
-import html
 import io
 import json
 import math
-import re
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 from PIL import Image
 
-from algd.evaluation.stats import Interval, bootstrap_interval, run_figures
+from algd.evaluation.stats import bootstrap_interval, run_figures
 from algd.runs.directory import Run
-from algd.runs.grouping import Groups, differing_settings, training_settings
+from algd.runs.grouping import Groups, trained, varied
 from algd.types import Budget, UserError
 from algd.visualization.curves import Panel, budgets_of, panel_svg, panels_of, seeds_text, styles_of
 from algd.visualization.video import film, write_film
@@ -25,7 +30,7 @@ from algd.visualization.video import film, write_film
 # Of one episode: enough to follow it, and small enough to send the page by mail.
 FRAMES = 250
 # The page itself forbids what it promises not to do.
-POLICY = "default-src 'none'; img-src data:; media-src data:; style-src 'unsafe-inline'"
+POLICY = Markup("default-src 'none'; img-src data:; media-src data:; style-src 'unsafe-inline'")
 
 
 class Page(NamedTuple):
@@ -44,6 +49,32 @@ class Row(NamedTuple):
     seconds: float
 
 
+class Cell(NamedTuple):
+    """A number of a table, with the interval and the verdict below it."""
+
+    text: str
+    interval: str = ""
+    verdict: str = ""
+
+
+class Figure(NamedTuple):
+    """A picture, and the same in words."""
+
+    name: str
+    source: str
+    alt: str
+
+
+class Filmed(NamedTuple):
+    """A film of one seed, and a still of it for print."""
+
+    caption: str
+    source: str
+    still: str
+    width: int
+    height: int
+
+
 def build(
     tasks: Mapping[str, Groups],
     complaints: Sequence[str] = (),
@@ -57,27 +88,45 @@ def build(
     for task, groups in tasks.items():
         rows = {label: [row_of(run) for run in runs] for label, runs in groups.items()}
         budgets = [Budget(**budget) for budget in budgets_of(groups)]
-        alt = said(rows, budgets)
-        parts = [f'<h2 id="{anchor(task)}">{html.escape(task)}</h2>', introduction(groups, budgets)]
-        parts.append(summary(rows, budgets))
-        figures = []
+        alt = f"{task}. {said(rows, budgets)}"
+        figures, films = [], []
         for panel in panels_of("all", groups):
             report(f"{task}: {panel.name}")
-            figures.append(figure(panel, panel_svg(panel, groups, styles), f"{task}. {alt}"))
-        parts.append(f'<div class="figures">{"".join(figures)}</div>')
-        films = []
+            figures.append(figure(panel, panel_svg(panel, groups, styles), alt))
         for label, members in rows.items() if episodes else ():
             report(f"{task}: film of {label}")
-            chosen = middle(members)
             try:
-                films.append(film_figure(chosen, label, episodes))
+                films.append(filmed(middle(members), label, episodes))
             except UserError as error:
                 notes.append(f"No film of {label} on {task}: {error}")
-        if films:
-            parts.append(f'<h3>Films</h3><div class="films">{"".join(films)}</div>')
-        parts += details(groups, rows, budgets)
-        sections.append(f"<section>{''.join(parts)}</section>")
+        sections.append(
+            {
+                "task": task,
+                "introduction": introduction(groups, budgets),
+                **summary(rows, budgets),
+                "figures": figures,
+                "films": films,
+                "groups": details(groups, rows, budgets),
+            }
+        )
     return Page(page(tasks, sections, notes), notes)
+
+
+def page(
+    tasks: Mapping[str, Groups], sections: Sequence[Mapping[str, Any]], notes: Sequence[str]
+) -> str:
+    """The whole document."""
+    runs = sum(len(runs) for groups in tasks.values() for runs in groups.values())
+    templates = Environment(
+        loader=PackageLoader("algd", "visualization"), autoescape=True, undefined=StrictUndefined
+    )
+    return templates.get_template("report.html").render(
+        count=f"{runs} run{'s' * (runs != 1)} on {', '.join(tasks)}",
+        policy=POLICY,
+        style=Markup(files("algd.visualization").joinpath("report.css").read_text()),
+        sections=sections,
+        notes=notes,
+    )
 
 
 # --- numbers ----------------------------------------------------------------------------------
@@ -119,7 +168,7 @@ def number(value: float) -> str:
 
 def duration(seconds: float) -> str:
     """As people say it."""
-    if math.isnan(seconds):
+    if not math.isfinite(seconds):
         return "–"
     if seconds < 60:
         return f"{seconds:.0f} s"
@@ -127,14 +176,12 @@ def duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-def with_interval(values: Sequence[float]) -> str:
+def with_interval(values: Sequence[float], verdict: str = "") -> Cell:
     """The mean, and below it the interval of the mean."""
     sample = np.array(values, float)
-    interval: Interval = bootstrap_interval(sample)
-    shown = number(float(sample.mean()))
-    if np.isnan(interval.low):
-        return shown
-    return f"{shown}<small>{number(interval.low)} to {number(interval.high)}</small>"
+    low, high = bootstrap_interval(sample)
+    interval = "" if np.isnan(low) else f"{number(low)} to {number(high)}"
+    return Cell(number(float(sample.mean())), interval, verdict)
 
 
 # --- parts of the page ------------------------------------------------------------------------
@@ -148,64 +195,67 @@ def introduction(groups: Groups, budgets: Sequence[Budget]) -> str:
     )
     kind = " (discounted)" if any(b.discounted for b in budgets) else ""
     return (
-        f"<p>An episode of {config['horizon']:,} steps may cost {html.escape(allowed)}{kind}. "
+        f"An episode of {config['horizon']:,} steps may cost {allowed}{kind}. "
         f"Figures show {seeds_text(groups)}; tables the last evaluation, of "
-        f"{config['settings']['eval_episodes']} episodes a seed.</p>"
+        f"{config['settings']['eval_episodes']} episodes a seed."
     )
 
 
-def summary(rows: Mapping[str, Sequence[Row]], budgets: Sequence[Budget]) -> str:
+def summary(rows: Mapping[str, Sequence[Row]], budgets: Sequence[Budget]) -> dict[str, Any]:
     """A line for each group: means and intervals over its seeds."""
     names = [f", {b.name}" if len(budgets) > 1 else "" for b in budgets]
-    columns = ["", "seeds", "return"]
+    columns = ["preset", "seeds", "return"]
     columns += [f"{what}{name}" for name in names for what in ("cost", "episodes over budget")]
     columns += [f"training cost{name}" for name in names] + ["wall time"]
     lines = []
     for label, members in rows.items():
-        of = lambda name, members=members: [row.figures[name] for row in members]  # noqa: E731
-        cells = [html.escape(label), str(len(members)), with_interval(of("return"))]
+        of = partial(figures_of, members)
+        cells: list[Cell | str] = [label, str(len(members)), with_interval(of("return"))]
         for budget, end in zip(budgets, ends(budgets), strict=True):
-            over = float(np.mean(of(f"cost{end}"))) > budget.limit
-            word = '<small class="over">over' if over else '<small class="within">within'
-            cells.append(f"{with_interval(of(f'cost{end}'))}{word} {number(budget.limit)}</small>")
+            costs = of(f"cost{end}")
+            word = "over" if np.mean(costs) > budget.limit else "within"
+            cells.append(with_interval(costs, f"{word} {number(budget.limit)}"))
             cells.append(f"{np.mean(of(f'episodes_over_budget{end}')):.0%}")
         cells += [with_interval(of(f"training_cost{end}")) for end in ends(budgets)]
         cells.append(duration(float(np.mean([row.seconds for row in members]))))
         lines.append(cells)
-    return table("Mean over seeds, with its 95 % bootstrap interval below", columns, lines)
+    return {"columns": columns, "summary": lines}
+
+
+def figures_of(rows: Sequence[Row], name: str) -> list[float]:
+    """One figure of every run."""
+    return [row.figures[name] for row in rows]
 
 
 def details(
     groups: Groups, rows: Mapping[str, Sequence[Row]], budgets: Sequence[Budget]
-) -> list[str]:
+) -> list[dict[str, Any]]:
     """Each group's settings and seeds."""
     configs = [runs[0].config() for runs in groups.values()]
-    parts = []
-    for (label, members), config, own in zip(
-        rows.items(), configs, differing_settings(configs), strict=True
-    ):
-        parts.append(f"<h3>{html.escape(label)}</h3>")
-        if own:
-            parts.append(f'<p class="soft">Settings in which the groups differ</p>{listing(own)}')
-        columns = ["seed", "return"]
-        columns += [f"cost{end.replace('/', ', ')}" for end in ends(budgets)]
-        columns += [f"training cost{end.replace('/', ', ')}" for end in ends(budgets)]
-        lines = [
-            [
-                str(row.seed),
-                number(row.figures["return"]),
-                *(number(row.figures[f"cost{end}"]) for end in ends(budgets)),
-                *(number(row.figures[f"training_cost{end}"]) for end in ends(budgets)),
-                duration(row.seconds),
-                html.escape(row.run.directory.name),
-            ]
-            for row in members
-        ]
-        seeds = table("Last evaluation of each seed", [*columns, "wall time", "run"], lines)
-        settings = listing({"preset": config["preset"], **training_settings(config)})
-        versions = listing({k: v for k, v in config["versions"].items()})
-        parts += [fold("Seeds", seeds), fold("All settings", settings + versions)]
-    return parts
+    figures = ["return", *(f"cost{e}" for e in ends(budgets))]
+    figures += [f"training_cost{end}" for end in ends(budgets)]
+    named = [name.replace("/", ", ").replace("_", " ") for name in figures]
+    return [
+        {
+            "label": label,
+            "own": own,
+            "columns": ["seed", *named, "wall time", "run"],
+            "seeds": [
+                [
+                    f"seed {row.seed}",
+                    *(number(row.figures[name]) for name in figures),
+                    duration(row.seconds),
+                    row.run.directory.name,
+                ]
+                for row in members
+            ],
+            "settings": {"preset": config["preset"], **trained(config)},
+            "versions": config["versions"],
+        }
+        for (label, members), config, own in zip(
+            rows.items(), configs, varied(configs), strict=True
+        )
+    ]
 
 
 def said(rows: Mapping[str, Sequence[Row]], budgets: Sequence[Budget]) -> str:
@@ -213,7 +263,7 @@ def said(rows: Mapping[str, Sequence[Row]], budgets: Sequence[Budget]) -> str:
     sentences = []
     for label, members in rows.items():
         mean = lambda name, members=members: float(  # noqa: E731
-            np.mean([row.figures[name] for row in members])
+            np.mean(figures_of(members, name))
         )
         costs = ", ".join(
             f"{b.name} {number(mean(f'cost{end}'))} (budget {number(b.limit)})"
@@ -223,16 +273,13 @@ def said(rows: Mapping[str, Sequence[Row]], budgets: Sequence[Budget]) -> str:
     return "; ".join(sentences) + "."
 
 
-def figure(panel: Panel, picture: bytes, alt: str) -> str:
+def figure(panel: Panel, picture: bytes, alt: str) -> Figure:
     """A figure with its caption."""
-    source = inlined(picture, "image/svg+xml")
-    text = html.escape(f"{panel.name} on {alt}", quote=True)
-    caption = html.escape(panel.name)
-    return f'<figure><img src="{source}" alt="{text}"><figcaption>{caption}</figcaption></figure>'
+    return Figure(panel.name, inlined(picture, "image/svg+xml"), f"{panel.name} on {alt}")
 
 
-def film_figure(row: Row, label: str, episodes: int) -> str:
-    """A film of one seed, and a still of it for print."""
+def filmed(row: Row, label: str, episodes: int) -> Filmed:
+    """A film of one seed."""
     made = film(row.run.directory, episodes, most=FRAMES)
     frames = []
 
@@ -248,100 +295,11 @@ def film_figure(row: Row, label: str, episodes: int) -> str:
     height, width, _ = frames[-1].shape
     picture = io.BytesIO()
     Image.fromarray(frames[-1]).save(picture, "JPEG", quality=80)
-    still = inlined(picture.getvalue(), "image/jpeg")
     earned = f"return {number(row.figures['return'])} in its last evaluation"
     caption = f"{label}, seed {row.seed}: the median of the seeds, {earned}"
     if made.note:
         caption += f". {made.note}"
-    text = html.escape(f"Film of {caption}", quote=True)
-    return (
-        f'<figure><video controls muted playsinline loop preload="metadata" width="{width}" '
-        f'height="{height}" aria-label="{text}" poster="{still}" src="{source}"></video>'
-        f'<img class="still" src="{still}" alt="Last frame. {text}">'
-        f"<figcaption>{html.escape(caption)}</figcaption></figure>"
-    )
-
-
-# --- HTML -------------------------------------------------------------------------------------
-
-
-def page(tasks: Mapping[str, Groups], sections: Sequence[str], notes: Sequence[str]) -> str:
-    """The whole document."""
-    runs = [run for groups in tasks.values() for runs in groups.values() for run in runs]
-    count = f"{len(runs)} run{'s' * (len(runs) != 1)} on {', '.join(tasks)}"
-    links = "".join(f'<li><a href="#{anchor(t)}">{html.escape(t)}</a></li>' for t in tasks)
-    contents = f'<nav aria-label="Tasks"><ul>{links}</ul></nav>' if len(tasks) > 1 else ""
-    left_out = ""
-    if notes:
-        items = "".join(f"<li>{html.escape(note)}</li>" for note in notes)
-        left_out = f'<aside class="note"><h2>Not on this page</h2><ul>{items}</ul></aside>'
-    style = files("algd.visualization").joinpath("report.css").read_text()
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="{POLICY}">
-<title>algd: {html.escape(count)}</title>
-<style>
-{style}</style>
-</head>
-<body>
-<header>
-<h1>Trained policies and what they cost</h1>
-<p>{html.escape(count)}.</p>
-{contents}
-</header>
-<main>
-{left_out}
-{"".join(sections)}
-</main>
-<footer>Made by algd. Training cost is the sum over all steps of training, wall time that of
-training with its evaluations.</footer>
-</body>
-</html>
-"""
-
-
-def table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table whose rows become cards where there is no room; the roles keep it a table then."""
-    head = "".join(
-        f'<th scope="col" role="columnheader">{html.escape(column) or "preset"}</th>'
-        for column in columns
-    )
-    body = []
-    for first, *others in rows:
-        cells = "".join(
-            f'<td role="cell" data-label="{html.escape(column)}"><span>{cell}</span></td>'
-            for column, cell in zip(columns[1:], others, strict=True)
-        )
-        name = f"{columns[0]} {first}".strip()
-        body.append(f'<tr role="row"><th scope="row" role="rowheader">{name}</th>{cells}</tr>')
-    return (
-        f'<table role="table"><caption>{html.escape(caption)}</caption>'
-        f'<thead role="rowgroup"><tr role="row">{head}</tr></thead>'
-        f'<tbody role="rowgroup">{"".join(body)}</tbody></table>'
-    )
-
-
-def listing(values: Mapping[str, Any]) -> str:
-    """Names and values."""
-    shown = {k: " ".join(map(str, v)) if isinstance(v, list) else str(v) for k, v in values.items()}
-    pairs = "".join(
-        f"<div><dt>{html.escape(name)}</dt><dd>{html.escape(value) or '–'}</dd></div>"
-        for name, value in shown.items()
-    )
-    return f"<dl>{pairs}</dl>"
-
-
-def fold(title: str, content: str) -> str:
-    """What only some readers want to see."""
-    return f"<details><summary>{html.escape(title)}</summary>{content}</details>"
-
-
-def anchor(task: str) -> str:
-    """A name for links."""
-    return re.sub(r"[^A-Za-z0-9]+", "-", task).strip("-") or "task"
+    return Filmed(caption, source, inlined(picture.getvalue(), "image/jpeg"), width, height)
 
 
 def inlined(content: bytes, kind: str) -> str:
