@@ -9,7 +9,7 @@ from typing import Any
 
 from algd.algorithms import preset
 from algd.runs.checkpoint import Snapshot, read_snapshot
-from algd.runs.config import Settings
+from algd.runs.config import Settings, check_imported
 from algd.runs.directory import Run
 from algd.runs.grouping import gather
 from algd.training import loop
@@ -36,6 +36,8 @@ def train(
     """
     source = read_snapshot(start_from) if start_from is not None else None
     defaults, name, chosen = defaults_of(source, env, algorithm)
+    if env is None:
+        check_imported(defaults.env)
     limits = tuple(budget) if isinstance(budget, Sequence) else (budget,)
     of_run = {field.name for field in dataclasses.fields(Settings)}
     of_preset = {field.name for field in dataclasses.fields(chosen)}
@@ -119,14 +121,20 @@ def resume(
     steps: int | None = None,
     report: Report = lambda progress: None,
     tell: Callable[[str], None] = lambda note: None,
+    env: str | None = None,
+    trust: bool = False,
 ) -> tuple[Run, list[str]]:
     """Continue a run, up to `steps` in all if given; the second value is what to know of it, which
-    `tell` is given before the run goes on."""
+    `tell` is given before the run goes on.
+
+    If the run's environment is in a module that you have not imported, name it by `env`, as
+    "module:Id", or say that you `trust` what the run's files name.
+    """
     directory = Path(run)
     # What cannot be continued is not drawn either.
     Run(directory).config()
     try:
-        return loop.resume(directory, steps, report, tell)
+        return loop.resume(directory, steps, report, tell, env, trust)
     finally:
         draw(Run(directory))
 

@@ -10,12 +10,18 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from algd.cli.arguments import parse
+from algd.cli.arguments import parse, search_here
 from algd.evaluation.acting import CANDIDATES
 from algd.evaluation.episodes import evaluate
 from algd.evaluation.policy import load
 from algd.evaluation.stats import summarise
-from algd.runs.config import Settings, make_envs, parse_config
+from algd.runs.config import (
+    Settings,
+    is_same_environment,
+    make_envs,
+    parse_config,
+    with_environment,
+)
 from algd.runs.directory import Run
 from algd.training.warm_start import check_same_spaces
 from algd.types import Choice, EnvSpec, UserError
@@ -41,7 +47,10 @@ def run(arguments: list[str]) -> None:
         sampled: bool = False
         """The same as --mode sampled."""
         env: str | None = None
-        """Another task than the run's, with the same observations, actions and constraints."""
+        """Where the run's environment is found, as module:Id; or another task than the run's, with
+        the same observations, actions and constraints."""
+        trust: bool = False
+        """Import the module that the run's own files name: its code is run."""
         env_options: tuple[str, ...] = ()
         """Options of that environment as name=value."""
         budget: tuple[float, ...] = ()
@@ -62,6 +71,7 @@ def run(arguments: list[str]) -> None:
     if chosen.sampled and chosen.mode == "best":
         raise UserError("--sampled and --mode best exclude each other.")
     mode: Choice = "sampled" if chosen.sampled else chosen.mode
+    search_here([chosen.env], chosen.trust)
     policy = load(chosen.run)
     settings, algorithm, name = parse_config(Run(chosen.run).config())
     settings = elsewhere(settings, chosen)
@@ -87,7 +97,9 @@ def run(arguments: list[str]) -> None:
 
 def elsewhere(settings: Settings, chosen: Any) -> Settings:
     """The run's settings, or those of another task; another task has a budget of its own."""
-    if chosen.env is not None:
+    if chosen.env is None or is_same_environment(chosen.env, settings.env):
+        settings = with_environment(settings, chosen.env, chosen.trust)
+    else:
         settings = dataclasses.replace(
             settings, env=chosen.env, budget=(), env_options=(), horizon=None
         )

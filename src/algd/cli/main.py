@@ -43,9 +43,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     from algd.types import UserError, nearest
 
-    # `module:Id` means a module of the user's, most often in the folder they stand in; last, so
-    # that no file there is taken for a part of Python.
-    sys.path.append("")
     warnings.formatwarning = _format_warning
     try:
         if given[0] not in COMMANDS:

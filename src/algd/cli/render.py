@@ -8,7 +8,7 @@ import tyro
 from rich.console import Console
 from rich.progress import track
 
-from algd.cli.arguments import enable_compilation_cache, parse
+from algd.cli.arguments import enable_compilation_cache, parse, search_here
 from algd.cli.output import check_output
 from algd.types import UserError
 from algd.visualization.video import FORMATS, film, write_film
@@ -33,6 +33,10 @@ def run(arguments: list[str]) -> None:
         """Draw actions from the policy instead of its deterministic ones."""
         every: int = 1
         """Show every n-th step only: the film is shorter and runs faster."""
+        env: str | None = None
+        """Where the run's environment is found, as module:Id."""
+        trust: bool = False
+        """Import the module that the run's own files name: its code is run."""
         force: bool = False
         """Write over an existing film."""
         quiet: bool = False
@@ -46,7 +50,16 @@ def run(arguments: list[str]) -> None:
         raise UserError(f"--seed must not be negative: {chosen.seed}.")
     check_output(chosen.out, chosen.force, FORMATS)
     enable_compilation_cache()
-    made = film(chosen.run, chosen.episodes, chosen.seed, chosen.sampled, chosen.every)
+    search_here([chosen.env], chosen.trust)
+    made = film(
+        chosen.run,
+        chosen.episodes,
+        chosen.seed,
+        chosen.sampled,
+        chosen.every,
+        env=chosen.env,
+        trust=chosen.trust,
+    )
     if made.note:
         print(f"algd: {made.note}: the film shows the numbers only.", file=sys.stderr)
     frames = track(

@@ -6,7 +6,7 @@ from pathlib import Path
 import tyro
 
 from algd.api import resume
-from algd.cli.arguments import enable_compilation_cache, parse
+from algd.cli.arguments import enable_compilation_cache, parse, search_here
 from algd.cli.progress import announce, interruptible, progress_line
 
 
@@ -21,11 +21,18 @@ def run(arguments: list[str]) -> None:
         """The run directory."""
         steps: int | None = None
         """Environment steps in all; by default what the run was meant to have."""
+        env: str | None = None
+        """Where the run's environment is found, as module:Id."""
+        trust: bool = False
+        """Import the module that the run's own files name: its code is run."""
         quiet: bool = False
         """Show no progress line."""
 
     enable_compilation_cache()
     chosen = parse(Resume, arguments, "resume")
+    search_here([chosen.env], chosen.trust)
     with progress_line(chosen.quiet) as report:
-        run, _ = interruptible(lambda: resume(chosen.run, chosen.steps, report, print))
+        run, _ = interruptible(
+            lambda: resume(chosen.run, chosen.steps, report, print, chosen.env, chosen.trust)
+        )
     announce(run.directory)

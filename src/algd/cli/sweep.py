@@ -6,7 +6,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from algd.cli.arguments import enable_compilation_cache, parse
+from algd.cli.arguments import enable_compilation_cache, parse, search_here
+from algd.runs.config import check_imported
 from algd.sweeps.execution import Stopped, execute, plan, print_plan
 from algd.sweeps.executors import Workers
 from algd.sweeps.plan import Sweep, jobs, parse_assignments, read_sweep
@@ -29,6 +30,8 @@ def run(arguments: list[str]) -> None:
         """Presets; by default algd."""
         seeds: tuple[int, ...] = ()
         """Seeds; by default 0 1 2."""
+        trust: bool = False
+        """Import the modules that the file names for its tasks: their code is run."""
         set: tuple[str, ...] = ()
         """Settings of runs or presets: steps=30000 for all, rho=0.5,1,2 for one run with each."""
         episodes: int | None = None
@@ -42,6 +45,7 @@ def run(arguments: list[str]) -> None:
 
     enable_compilation_cache()
     chosen = parse(Arguments, arguments, "sweep")
+    search_here(chosen.env, chosen.trust)
     described = read_sweep(chosen.file) if chosen.file else Sweep()
     given = {name: getattr(chosen, name) for name in ("env", "preset", "seeds", "episodes")}
     described = replace(
@@ -49,6 +53,9 @@ def run(arguments: list[str]) -> None:
         settings={**described.settings, **parse_assignments(chosen.set)},
         **{name: value for name, value in given.items() if value not in ((), None)},
     )
+    if not chosen.env and not chosen.trust:
+        for env in described.env:
+            check_imported(env)
     wanted = jobs(described, chosen.out)
     console = Console(stderr=True)
     found = plan(wanted, chosen.out, chosen.workers, chosen.estimate, console)

@@ -10,10 +10,10 @@ import tyro
 
 from algd.algorithms import preset, presets
 from algd.api import defaults_of, run_seeds_to_end, run_to_end
-from algd.cli.arguments import enable_compilation_cache, parse
+from algd.cli.arguments import enable_compilation_cache, parse, search_here
 from algd.cli.progress import announce, interruptible, progress_line
 from algd.runs.checkpoint import read_snapshot
-from algd.runs.config import Settings
+from algd.runs.config import Settings, check_imported
 from algd.types import UserError
 
 MOST_SEEDS = 1_000
@@ -31,6 +31,8 @@ class Output:
     """Show no progress line."""
     start_from: Annotated[Path | None, tyro.conf.arg(name="from")] = None
     """A run whose networks to start from; its task and algorithm are the defaults then."""
+    trust: bool = False
+    """Import the module that this run's own files name for its task: its code is run."""
 
 
 def run(arguments: list[str]) -> None:
@@ -72,6 +74,10 @@ def run(arguments: list[str]) -> None:
     chosen = parse(Train, arguments, "train", tyro.conf.UseAppendAction)
     name = named or default
     settings, output = chosen.settings, chosen.output
+    typed = only_value("--env", arguments)
+    search_here([typed], output.trust)
+    if typed is None and not output.trust:
+        check_imported(settings.env)
     if output.seeds != 1 and source is not None:
         raise UserError("--seeds does not go with --from.")
     if not 1 <= output.seeds <= MOST_SEEDS:

@@ -24,7 +24,6 @@ from algd.runs.files import DamagedFile, read_arrays
 from algd.types import Budget, EnvSpec, UserError
 
 
-
 def to_arrays(tree: Any, prefix: str) -> dict[str, np.ndarray]:
     """Every leaf under its path in the tree."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)

@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import shlex
+import sys
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -11,8 +13,8 @@ import jax
 from algd import envs
 from algd.algorithms import preset
 from algd.networks.native import library
-from algd.types import Budget, CostVectorEnv, EnvSpec, UserError
 from algd.runs.validation import check_fields, check_hyperparameters
+from algd.types import Budget, CostVectorEnv, EnvSpec, UserError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,6 +80,40 @@ def make_envs(settings: Settings, copies: int) -> CostVectorEnv:
         horizon=settings.horizon,
         env_options=parse_options(settings.env_options),
     )
+
+
+def check_imported(env: str) -> None:
+    """Refuse an environment whose module a file names and nobody has imported.
+
+    Files may come from anyone, and to import a module is to run its code.
+    """
+    module = env.rpartition(":")[0]
+    if module and module not in sys.modules:
+        raise UserError(
+            f"The environment {env!r} is named by a file, and to make it would run the code of the "
+            f"module {module!r}. If you know it: --env {shlex.quote(env)} names it yourself, "
+            "--trust takes the file's word (algd report takes neither; in Python, import the "
+            "module first)."
+        )
+
+
+def is_same_environment(one: str, other: str) -> bool:
+    """Whether both mean one id, whichever module registers it."""
+    return one.rpartition(":")[2] == other.rpartition(":")[2]
+
+
+def with_environment(settings: Settings, env: str | None, trust: bool = False) -> Settings:
+    """A run's settings with its environment as the user names it; unnamed, as its files do."""
+    if env is None:
+        if not trust:
+            check_imported(settings.env)
+        return settings
+    if not is_same_environment(env, settings.env):
+        raise UserError(
+            f"The run was trained on {settings.env}: --env may say where that is found, not "
+            f"another task. To go on from its networks on {env}: algd train --from."
+        )
+    return dataclasses.replace(settings, env=env)
 
 
 def check(settings: Settings, algorithm: Any) -> None:

@@ -27,7 +27,17 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from algd.runs.files import FORMAT, DamagedFile, LogPosition, drop_torn_line, flush_names, read_arrays, unseal, write_arrays, write_atomically
+from algd.runs.files import (
+    FORMAT,
+    DamagedFile,
+    LogPosition,
+    drop_torn_line,
+    flush_names,
+    read_arrays,
+    unseal,
+    write_arrays,
+    write_atomically,
+)
 from algd.types import UserError
 
 KEEP = 2

@@ -20,7 +20,6 @@ import numpy as np
 
 from algd.types import Budget, EnvSpec, UserError
 
-
 FORMAT = 1
 MAGIC = b"ALGD"
 

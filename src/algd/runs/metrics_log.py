@@ -16,8 +16,8 @@ from tensorboardX.proto.summary_pb2 import (
     Summary,  # pyright: ignore[reportAttributeAccessIssue]
 )
 
-from algd.runs.files import LogPosition, seal
 from algd.runs.directory import Run
+from algd.runs.files import LogPosition, seal
 
 
 class MetricsLog:

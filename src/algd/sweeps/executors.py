@@ -75,14 +75,14 @@ def start(
 ) -> subprocess.Popen[bytes]:
     """Call a function in a process of its own."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "algd.sweeps.worker", str(threads)],
+        [sys.executable, "-P", "-m", "algd.sweeps.worker", str(threads)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=log,
     )
     assert process.stdin is not None
     try:
-        process.stdin.write(pickle.dumps((function, arguments)))
+        process.stdin.write(pickle.dumps(sys.path) + pickle.dumps((function, arguments)))
         process.stdin.close()
     except BrokenPipeError:
         # It died at once; whoever waits for its answer will see that there is none.

@@ -58,7 +58,7 @@ def train_or_continue(job: Job, wanted: Callable[[], bool] = lambda: True) -> No
         loop.train(job.settings, job.algorithm, job.preset, job.directory, beat)
     elif not is_trained(job):
         wait_for_lock(run)
-        loop.resume(job.directory, report=beat)
+        loop.resume(job.directory, report=beat, env=job.settings.env)
     summary = judge(job)
     write_atomically(evaluation_path(job.directory), json.dumps(summary, indent=2).encode())
 

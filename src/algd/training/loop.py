@@ -21,6 +21,7 @@ from algd.runs.config import (
     kept_transitions,
     make_envs,
     parse_config,
+    with_environment,
 )
 from algd.runs.directory import Run, create_run
 from algd.runs.files import DamagedFile, LogPosition, read_arrays
@@ -118,12 +119,19 @@ def resume(
     steps: int | None = None,
     report: Report = lambda progress: None,
     tell: Callable[[str], None] = lambda note: None,
+    env: str | None = None,
+    trust: bool = False,
 ) -> tuple[Run, list[str]]:
     """Continue a run from its newest whole checkpoint; also what the user should know of it, which
-    is told before the run goes on too."""
+    is told before the run goes on too.
+
+    `env` says where the run's environment is found; a module that only the run's own files name is
+    imported if they are to be trusted.
+    """
     run = Run(directory)
     config = run.config()
     settings, algorithm, name = parse_config(config)
+    settings = with_environment(settings, env, trust)
     if steps is not None and steps != settings.steps:
         if steps < settings.steps:
             raise UserError(
@@ -135,6 +143,13 @@ def resume(
         with run.writing():
             run.make_folders()
         environments = make_envs(settings, settings.envs)
+        described = describe(settings, algorithm, name, environments.spec)
+        for part in ("budgets", "horizon"):
+            if described[part] != config[part]:
+                raise UserError(
+                    f"{settings.env} is no longer what {directory} was trained on: {part} "
+                    f"{described[part]} instead of {config[part]}."
+                )
         check_memory(environments.spec, kept_transitions(settings, algorithm), algorithm)
         trainer = Trainer(settings, algorithm, run, environments)
         origin = config.get("started_from")
@@ -157,10 +172,7 @@ def resume(
             tell(note)
         with run.writing():
             run.forget_after(trainer.step, trainer.stored)
-            run.write_config(
-                describe(settings, algorithm, name, environments.spec)
-                | ({"started_from": origin} if origin else {})
-            )
+            run.write_config(described | ({"started_from": origin} if origin else {}))
         _loop([trainer], [mark], report, trainer.iterate)
     return run, notes
 

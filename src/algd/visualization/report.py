@@ -22,7 +22,7 @@ from PIL import Image
 
 from algd.evaluation.stats import bootstrap_interval, run_figures
 from algd.runs.directory import Run
-from algd.runs.grouping import Groups, trained, varied
+from algd.runs.grouping import Groups, differing_settings, training_settings
 from algd.types import Budget, UserError
 from algd.visualization.curves import Panel, budgets_of, panel_svg, panels_of, seeds_text, styles_of
 from algd.visualization.video import film, write_film
@@ -249,11 +249,11 @@ def details(
                 ]
                 for row in members
             ],
-            "settings": {"preset": config["preset"], **trained(config)},
+            "settings": {"preset": config["preset"], **training_settings(config)},
             "versions": config["versions"],
         }
         for (label, members), config, own in zip(
-            rows.items(), configs, varied(configs), strict=True
+            rows.items(), configs, differing_settings(configs), strict=True
         )
     ]
 

@@ -22,7 +22,7 @@ from algd.envs.adapters import CostReport, checked_actions
 from algd.evaluation.acting import NonFiniteAction
 from algd.evaluation.episodes import in_budget_unit
 from algd.evaluation.policy import load
-from algd.runs.config import parse_config, parse_options
+from algd.runs.config import parse_config, parse_options, with_environment
 from algd.runs.directory import Run
 from algd.types import EnvSpec, UserError
 
@@ -98,12 +98,17 @@ def film(
     sampled: bool = False,
     every: int = 1,
     most: int | None = None,
+    env: str | None = None,
+    trust: bool = False,
 ) -> Film:
     """Film the policy of a run's newest checkpoint, every n-th step of it.
 
-    With `most`, steps are left out as needed to keep an episode within so many frames.
+    With `most`, steps are left out as needed to keep an episode within so many frames. `env` says
+    where the run's environment is found; a module that only the run's own files name is imported
+    if they are to be trusted.
     """
     settings, algorithm, _ = parse_config(Run(directory).config())
+    settings = with_environment(settings, env, trust)
     policy = load(directory, seed)
     stage = open_stage(settings.env, parse_options(settings.env_options), policy.spec)
     if most is not None:
