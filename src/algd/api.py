@@ -10,7 +10,7 @@ from typing import Any
 from algd.algorithms import preset
 from algd.runs.checkpoint import Snapshot, read_snapshot
 from algd.runs.config import Settings, check_imported
-from algd.runs.directory import Run
+from algd.runs.directory import Run, directory_name
 from algd.runs.grouping import gather
 from algd.training import loop
 from algd.training.loop import Report
@@ -158,7 +158,7 @@ def draw(run: Run) -> None:
 
 def free_directory(settings: Settings, name: str) -> Path:
     """`runs/ENV-PRESET-SEED`, with a number behind it where that is taken."""
-    stem = f"{settings.env.replace('/', '-').replace(':', '-')}-{name}-seed{settings.seed}"
+    stem = directory_name(f"{settings.env}-{name}-seed{settings.seed}")
     path, number = Path("runs") / stem, 2
     while path.exists():
         path, number = Path("runs") / f"{stem}-{number}", number + 1

@@ -1,6 +1,7 @@
 """The few types that every part of the library shares."""
 
 import difflib
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
@@ -24,6 +25,11 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """A sentence with the known names most like `name`, or nothing if none is."""
     close = difflib.get_close_matches(name, list(known), n=3, cutoff=0.4)
     return f" Did you mean {' or '.join(close)}?" if close else ""
+
+
+def command(*words: object) -> str:
+    """A command of ours as a shell takes it, for messages that suggest one."""
+    return shlex.join(["algd", *map(str, words)])
 
 
 @dataclass(frozen=True)

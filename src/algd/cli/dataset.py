@@ -1,5 +1,6 @@
 """`algd dataset RUN --out DIR`."""
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,4 +26,5 @@ def run(arguments: list[str]) -> None:
     chosen = parse(Dataset, arguments, "dataset")
     name, episodes, steps = write_dataset(Run(chosen.run), chosen.out)
     print(f"Wrote {episodes} episodes with {steps:,} steps to {chosen.out / name}")
-    print(f"Read them with: MINARI_DATASETS_PATH={chosen.out} and minari.load_dataset({name!r})")
+    root = shlex.quote(str(chosen.out))
+    print(f"Read them with: MINARI_DATASETS_PATH={root} and minari.load_dataset({name!r})")

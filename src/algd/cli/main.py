@@ -51,6 +51,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except UserError as error:
         print(f"algd: {error}", file=sys.stderr)
         sys.exit(2)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        # A name too long, a directory that may not be read, and whatever else the system says.
+        print(f"algd: {error.filename}: {error.strerror}", file=sys.stderr)
+        sys.exit(2)
     except KeyboardInterrupt:
         print("algd: stopped", file=sys.stderr)
         sys.exit(130)

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from algd.types import command
+
 if TYPE_CHECKING:
     from algd.training.loop import Progress
 
@@ -82,4 +84,4 @@ def interruptible(work: Callable[[], Any]) -> Any:
 def announce(directory: Path) -> None:
     """Where the results are and what to do with them."""
     print(f"Finished. Curves: {directory / 'curves.png'}")
-    print(f"Evaluate it with: algd evaluate {directory}")
+    print(f"Evaluate it with: {command('evaluate', directory)}")

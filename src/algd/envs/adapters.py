@@ -9,6 +9,7 @@ infos are those of the step just taken, and whose ``infos["final_obs"]`` is one 
 
 import copy
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -24,6 +25,8 @@ from algd.types import Budget, EnvSpec, EnvStep, UserError
 
 CostFunction = Callable[[Any, np.ndarray, Any, dict[str, Any]], Any]
 
+# The kinds of arrays that hold numbers: truth values, whole numbers, floats.
+NUMBERS = "biuf"
 # Actions come in float32, bounds may be float64: this share of the range is only rounding.
 ROUNDING = 1e-5
 
@@ -53,6 +56,8 @@ def copy_foreign(
     first = copies[0]
     check_action_space(name, first.action_space)
     check_observation_space(name, first.observation_space)
+    if not spaces.flatdim(first.observation_space):
+        raise UserError(f"The observations of {name} are empty: there is nothing to learn from.")
     if not budgets:
         raise UserError(
             f"{name} has no budget of its own: say what an episode may cost, "
@@ -89,6 +94,8 @@ def check_action_space(name: str, space: gymnasium.Space) -> None:
         raise UserError(
             f"The actions of {name} are {space}: only a Box of floats can be trained on."
         )
+    if 0 in space.shape:
+        raise UserError(f"The actions of {name} are {space}: there is nothing to choose.")
     if not (np.isfinite(space.low) & np.isfinite(space.high)).all():
         raise UserError(
             f"The actions of {name} have no finite bounds ({space}): policies act in a finite box. "
@@ -231,7 +238,7 @@ class CostReport(gymnasium.Wrapper):
         self.horizon = horizon
         self._name = name
         self._cost_function = cost_function
-        self._stepped = False
+        self._stepped = self._warned = False
         self._elapsed = 0
         self._obs: Any = None
 
@@ -267,14 +274,29 @@ class CostReport(gymnasium.Wrapper):
         self._obs = obs
         self._elapsed += 1
         reported["cost"] = self._checked(cost, "cost")
+        if not self._warned and (reported["cost"] < 0.0).any():
+            self._warned = True
+            warnings.warn(
+                f"{self._name} reports a negative cost. It makes room for other costs in the "
+                "budget, and presets of ALGD take what they expect below zero for zero "
+                "(--no-cost-floor).",
+                stacklevel=2,
+            )
         if "margin" in reported:
             reported["margin"] = self._checked(reported["margin"], "margin")
         self._stepped = True
         truncated = bool(truncated) or self._elapsed >= self.horizon
-        return self._flat(obs), float(reward), bool(terminated), truncated, reported
+        return self._flat(obs), self._number(reward), bool(terminated), truncated, reported
 
     def _flat(self, obs: Any) -> Shaped[np.ndarray, " obs"]:
         return np.asarray(spaces.flatten(self.env.observation_space, obs))
+
+    def _number(self, reward: Any) -> float:
+        """The reward; an array of one number is one."""
+        value = np.asarray(reward)
+        if value.size != 1 or value.dtype.kind not in NUMBERS:
+            raise UserError(f"{self._name} reports {reward!r} as its reward: it must be a number.")
+        return float(value.item())
 
     def _checked(self, value: Any, what: str) -> Float[np.ndarray, " constraints"]:
         if value is None:
@@ -283,12 +305,16 @@ class CostReport(gymnasium.Wrapper):
                 "six values with the cost third. An environment of yours around it can compute one."
             )
         try:
-            values = np.atleast_1d(np.asarray(value, np.float64))
-        except (TypeError, ValueError) as error:
+            given = np.atleast_1d(value)
+        except ValueError:
+            # Lists of different lengths.
+            given = np.array([value], object)
+        if given.dtype.kind not in NUMBERS:
             raise UserError(
                 f"{self._name} reports {value!r} as its {what}: it must be a number, or a vector "
                 "with one number for each constraint."
-            ) from error
+            )
+        values = given.astype(np.float64)
         if values.shape != (len(self.budgets),):
             shape = f"{what} of shape {values.shape}"
             if self._stepped:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import shlex
 import sys
 from importlib.metadata import version
@@ -14,7 +15,7 @@ from algd import envs
 from algd.algorithms import preset
 from algd.networks.native import library
 from algd.runs.validation import check_fields, check_hyperparameters
-from algd.types import Budget, CostVectorEnv, EnvSpec, UserError
+from algd.types import Budget, CostVectorEnv, EnvSpec, UserError, command
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +112,7 @@ def with_environment(settings: Settings, env: str | None, trust: bool = False) -
     if not is_same_environment(env, settings.env):
         raise UserError(
             f"The run was trained on {settings.env}: --env may say where that is found, not "
-            f"another task. To go on from its networks on {env}: algd train --from."
+            f"another task. To go on from its networks: {command('train', '--from', 'RUN', '--env', env)}."
         )
     return dataclasses.replace(settings, env=env)
 
@@ -151,10 +152,14 @@ def check_memory(spec: EnvSpec, slots: int, algorithm: Any) -> None:
     state = jax.eval_shape(lambda: algorithm.init(spec, jax.random.key(0)))
     # An update holds the networks before and behind it.
     networks = 2 * sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+    # Of each row that an update computes with, a hidden layer's output in each critic.
+    rows = [getattr(algorithm, name, 1) for name in ("batch_size", "mc_samples", "cost_ensemble")]
+    update = 4 * math.prod(rows) * getattr(algorithm, "critic_hidden", 1)
     available = available_memory()
     for what, needed, option in (
         (f"{slots:,} transitions", slots * (4 * floats + 3), "--replay-size or --rollout-steps"),
         ("Networks of these widths", networks, "--critic-hidden and the like"),
+        ("Updates of this size", update, "--batch-size, --mc-samples or --cost-ensemble"),
     ):
         if available is not None and needed > 0.8 * available:
             raise UserError(

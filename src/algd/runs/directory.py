@@ -38,11 +38,12 @@ from algd.runs.files import (
     write_arrays,
     write_atomically,
 )
-from algd.types import UserError
+from algd.types import UserError, command
 
 KEEP = 2
-# What a run has that was stopped before its settings were written: nothing worth keeping.
-EMPTY = {"lock", "checkpoints", "replay", "config.json.part"}
+# What a run may have that was stopped before its settings were written.
+UNBEGUN = {"lock", "checkpoints", "replay", "metrics.jsonl"}
+LONGEST_NAME = 200
 
 
 @dataclasses.dataclass(frozen=True)
@@ -203,7 +204,7 @@ class Run:
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)
             raise UserError(
                 f"Cannot write to {self.directory}: {error.strerror}. {self.last_good()} "
-                f"{'Make room and go' if full else 'Go'} on with: algd resume {self.directory}"
+                f"{'Make room and go' if full else 'Go'} on with: {command('resume', self.directory)}"
             ) from error
 
     @contextmanager
@@ -228,20 +229,40 @@ def _checksum(config: dict[str, Any]) -> str:
 
 
 def create_run(directory: Path) -> Run:
-    """A new run directory, never over an old one."""
-    if (directory / "config.json").exists():
-        raise UserError(
-            f"{directory} already holds a run. Continue it with `algd resume {directory}`, "
-            "or choose another directory with --out."
-        )
-    if directory.exists() and not directory.is_dir():
-        raise UserError(f"{directory} is a file, not a directory.")
-    if directory.is_dir() and any(path.name not in EMPTY for path in directory.iterdir()):
-        raise UserError(f"{directory} is not empty; choose another directory with --out.")
+    """A new run directory, never over an old one.
+
+    One without settings was never begun: what its process left until then is empty.
+    """
     try:
+        if (directory / "config.json").exists():
+            raise UserError(
+                f"{directory} already holds a run. Continue it with "
+                f"`{command('resume', directory)}`, or choose another directory with --out."
+            )
+        if directory.exists() and not directory.is_dir():
+            raise UserError(f"{directory} is a file, not a directory.")
+        if directory.is_dir() and not all(_is_unbegun(path) for path in directory.iterdir()):
+            raise UserError(f"{directory} is not empty; choose another directory with --out.")
         Run(directory).make_folders()
         (directory / "lock").touch()
         flush_names(directory.parent)
     except OSError as error:
         raise UserError(f"Cannot write to {directory}: {error.strerror}.") from error
     return Run(directory)
+
+
+def _is_unbegun(path: Path) -> bool:
+    """Whether it is left from a start that did not come to the settings, and empty."""
+    if path.name == "config.json.part":
+        return True
+    empty = not any(path.iterdir()) if path.is_dir() else not path.stat().st_size
+    return path.name in UNBEGUN and empty
+
+
+def directory_name(text: str) -> str:
+    """The text as one name within a directory, no longer than file systems take."""
+    name = re.sub(r"[^\w.,=+-]", "-", text)
+    if len(name.encode()) <= LONGEST_NAME:
+        return name
+    digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+    return f"{name.encode()[: LONGEST_NAME - 20].decode(errors='ignore')}-{digest}"

@@ -2,8 +2,9 @@
 
 import fcntl
 import os
+import stat
 import tempfile
-from pathlib import Path
+import warnings
 
 
 def usable_cores() -> int:
@@ -22,15 +23,15 @@ def claim_cores(count: int) -> None:
     """
     if not hasattr(os, "sched_setaffinity"):
         return
-    folder = Path(tempfile.gettempdir()) / f"algd-cores-{os.getuid()}"
-    folder.mkdir(exist_ok=True)
+    folder = _own_folder(f"{tempfile.gettempdir()}/algd-cores-{os.getuid()}")
     cores = sorted(os.sched_getaffinity(0))
     claimed: list[int] = []
     for core in cores:
-        if len(claimed) == count:
+        if len(claimed) == count or folder is None:
             break
         # Never closed if it is ours: the claim ends with the process.
-        descriptor = os.open(folder / f"core-{core}", os.O_RDWR | os.O_CREAT)
+        mode = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+        descriptor = os.open(f"core-{core}", mode, 0o600, dir_fd=folder)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             claimed.append(core)
@@ -41,3 +42,22 @@ def claim_cores(count: int) -> None:
     start = os.getpid() % max(len(others), 1)
     claimed += (others[start:] + others[:start])[: count - len(claimed)]
     os.sched_setaffinity(0, claimed)
+
+
+def _own_folder(path: str) -> int | None:
+    """A descriptor of the folder, if it is one of ours that nobody else can write to.
+
+    Where all may write, a stranger may have made it, or a link in its place, before us.
+    """
+    try:
+        os.makedirs(path, 0o700, exist_ok=True)
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        found = os.fstat(descriptor)
+        if found.st_uid == os.getuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            return descriptor
+        os.close(descriptor)
+        reason = "others can write to it"
+    except OSError as error:
+        reason = str(error.strerror)
+    warnings.warn(f"No core is claimed for a run: {path} is not used ({reason}).", stacklevel=2)
+    return None

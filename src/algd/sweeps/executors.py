@@ -26,6 +26,8 @@ MOMENT = 0.25
 DEATHS = 3
 SECONDS_TO_SAVE = 60.0
 SECONDS_TO_CONNECT = 5.0
+# How a client of HTTP/2, which Ray speaks, begins: its greeting, and settings that change nothing.
+GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 
 Ended = Generator[list[tuple[Job, Outcome]], None, None]
 
@@ -195,13 +197,18 @@ def _connected(workers: Workers) -> Any:
 
 
 def _check_reachable(address: str) -> None:
-    """Refuse an address where nobody answers; Ray itself would wait for minutes."""
+    """Refuse an address where nobody answers, or something else; Ray itself would wait."""
     if address == "auto":
         return
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdigit():
         raise UserError(f"A Ray address is host:port, ray://host:port or auto, not {address!r}.")
     try:
-        socket.create_connection((host, int(port)), timeout=SECONDS_TO_CONNECT).close()
+        with socket.create_connection((host, int(port)), timeout=SECONDS_TO_CONNECT) as channel:
+            channel.sendall(GREETING)
+            frame = channel.makefile("rb").read(9)
     except (OSError, OverflowError) as error:
         raise UserError(f"Nobody answers at the Ray address {address} ({error}).") from error
+    # A server's first frame are its settings, type 4; encrypted, it would not understand us.
+    if frame[3:4] != b"\x04" and not os.environ.get("RAY_USE_TLS"):
+        raise UserError(f"What answers at {address} is not Ray.")

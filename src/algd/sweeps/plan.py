@@ -11,7 +11,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from algd.algorithms import preset
 from algd.runs.config import Settings, check, make_envs, parse_config
-from algd.runs.directory import Run
+from algd.runs.directory import Run, directory_name
 from algd.runs.validation import check_fields, option
 from algd.types import UserError, nearest
 
@@ -85,7 +85,7 @@ def job(
     settings = dataclasses.replace(settings, env=env, seed=seed)
     check_fields(settings)
     suffix = "".join(f"-{name}={shown(chosen[name])}" for name in named)
-    stem = f"{env.replace('/', '-').replace(':', '-')}-{preset_name}-seed{seed}{suffix}"
+    stem = directory_name(f"{env}-{preset_name}-seed{seed}{suffix}")
     return Job(out.absolute() / stem, settings, algorithm, preset_name, episodes)
 
 

@@ -29,7 +29,7 @@ from algd.runs.metrics_log import MetricsLog
 from algd.training.seeds import SeedBatch
 from algd.training.trainer import Trainer
 from algd.training.warm_start import check_fits, warm_start
-from algd.types import UserError
+from algd.types import UserError, command
 
 
 class Progress(NamedTuple):
@@ -75,7 +75,6 @@ def train(
             origin = {"run": str(start_from.directory.absolute()), "step": start_from.step}
             config["started_from"] = origin
         with run.writing():
-            run.metrics_path.touch()
             run.write_config(config)
         _loop([trainer], [LogPosition()], report, trainer.iterate)
     return run
@@ -107,7 +106,6 @@ def train_seeds(
             trainer.obs = copies.reset(mine.seed)
             trainers.append(trainer)
             with run.writing():
-                run.metrics_path.touch()
                 run.write_config(describe(mine, algorithm, name, spec))
         together = SeedBatch(trainers)
         _loop(trainers, [LogPosition()] * len(trainers), report, together.iterate, together.settle)
@@ -292,5 +290,5 @@ class Interrupted(Exception):
     """Training was stopped by a signal, with everything saved."""
 
     def __init__(self, directories: Sequence[Path], step: int) -> None:
-        commands = "; ".join(f"algd resume {directory}" for directory in directories)
+        commands = "; ".join(command("resume", directory) for directory in directories)
         super().__init__(f"Stopped at step {step}; everything is saved. Go on with: {commands}")
