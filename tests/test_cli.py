@@ -14,7 +14,9 @@ from algd.cli import main
 from algd.cli.train import preset_word
 from algd.networks.native import library
 from algd.runs.config import Settings
-from algd.runs.directory import Run
+from algd.runs.directory import Run, create_run
+from algd.training.loop import Interrupted
+from algd.types import UserError
 
 RUN = "--steps 160 --envs 2 --log-every 40 --eval-every 80 --eval-episodes 2 --quiet"
 RUN += " --env-options horizon=40"
@@ -163,6 +165,29 @@ def test_mistakes_get_a_message_and_exit_code_2(arguments, message, capsys, tmp_
     monkeypatch.chdir(tmp_path)
     assert message in fails(arguments, capsys)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ["train --out", "evaluate", "plot a --out", "report a --out", "sweep --no-estimate --out"],
+)
+def test_a_name_that_is_too_long(arguments, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    name = "x" * 300 + (".png" if "plot" in arguments else ".html" if "report" in arguments else "")
+    assert "name too long" in fails([*arguments.split(), name], capsys)
+
+
+def test_suggested_commands_can_be_pasted(tmp_path):
+    directory = tmp_path / "my runs; $(first)"
+    run = create_run(directory)
+    run.config_path.touch()
+    with pytest.raises(UserError) as refused:
+        create_run(directory)
+    assert f"algd resume '{directory}'" in str(refused.value)
+    assert f"algd resume '{directory}'" in str(Interrupted([directory], 3))
+    with pytest.raises(UserError) as full, run.writing():
+        raise OSError(28, "No space left on device")
+    assert f"algd resume '{directory}'" in str(full.value)
 
 
 def test_a_used_directory_names_resume(trained, capsys):

@@ -1,6 +1,7 @@
 """A sweep on a cluster that loses a machine ends with the same runs as one on a single machine."""
 
 import dataclasses
+import socket
 import threading
 import time
 from importlib.util import find_spec
@@ -11,6 +12,7 @@ from rich.console import Console
 
 from algd.runs.config import Settings
 from algd.runs.directory import Run
+from algd.sweeps import executors
 from algd.sweeps.execution import execute, plan
 from algd.sweeps.executors import Workers, compute
 from algd.sweeps.job import is_complete, last_beat
@@ -115,3 +117,25 @@ def test_an_address_where_nobody_is(address, message, tmp_path):
     with pytest.raises(UserError, match=message):
         next(compute(two_jobs(tmp_path), Workers("ray", address), None))
     assert time.monotonic() - start < 30
+
+
+@pytest.mark.parametrize("says", [b"SSH-2.0-else\r\n", b"", None])
+def test_an_address_where_something_else_is(says, tmp_path, monkeypatch):
+    monkeypatch.setattr(executors, "SECONDS_TO_CONNECT", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve():
+            caller, _ = server.accept()
+            if says is None:
+                caller.recv(1)
+                time.sleep(2)
+            else:
+                caller.sendall(says)
+            caller.close()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(UserError, match=r"not Ray|Nobody answers"):
+            next(compute(two_jobs(tmp_path), Workers("ray", address), None))
+        thread.join()

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import warnings
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import get_type_hints
@@ -130,11 +131,28 @@ def test_a_lock_dies_with_its_holder(copy):
 
 
 def test_a_run_stopped_before_its_settings_were_written_is_no_run(tmp_path):
-    create_run(tmp_path / "run")
-    create_run(tmp_path / "run")
-    (tmp_path / "run" / "notes.txt").write_text("mine")
-    with pytest.raises(UserError, match="not empty"):
-        create_run(tmp_path / "run")
+    run = create_run(tmp_path / "run")
+    run.metrics_path.touch()
+    (run.directory / "config.json.part").write_bytes(b"half")
+    create_run(run.directory)
+    for name in ("notes.txt", "metrics.jsonl", "checkpoints/step-000000004.algd"):
+        (run.directory / name).write_text("mine")
+        with pytest.raises(UserError, match="not empty"):
+            create_run(run.directory)
+        (run.directory / name).unlink()
+
+
+def test_settings_are_there_before_anything_else_is_written(tmp_path, monkeypatch):
+    def killed(run, config):
+        raise KeyboardInterrupt
+
+    settings = Settings(steps=4, envs=1, eval_episodes=1, env_options=("horizon=10",))
+    begin = partial(loop.train, settings, small("sac-lag"), "sac-lag", tmp_path / "run")
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "write_config", killed)
+        with pytest.raises(KeyboardInterrupt):
+            begin()
+    assert begin().checkpoints()[-1][0] == 4
 
 
 def test_a_run_without_a_checkpoint_begins_again(copy, good):
@@ -552,6 +570,8 @@ def test_any_value_of_any_setting_is_taken_or_refused_by_its_name(data):
         ("algd", {"replay_size": 1}, "--replay-size must be at least the 4 of --envs"),
         ("sac-lag", {"log_std_bounds": (2.0, -2.0)}, "--log-std-bounds must be a lower and"),
         ("algd", {"critic_hidden": 65_536}, "GiB"),
+        ("algd", {"batch_size": 65_536, "mc_samples": 1_000}, "Updates of this size need"),
+        ("cal", {"batch_size": 65_536, "cost_ensemble": 1_000}, "smaller --batch-size"),
         ("ppo-lag", {"passes": 0}, "--passes must be at least 1"),
     ],
 )

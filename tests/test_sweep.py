@@ -5,8 +5,10 @@ import dataclasses
 import json
 import os
 import shutil
+import stat
 import subprocess
 import sys
+import tempfile
 import time
 
 import pytest
@@ -16,6 +18,7 @@ from algd.cli import main
 from algd.runs.config import Settings
 from algd.sweeps import executors
 from algd.sweeps import job as job_module
+from algd.sweeps.cores import claim_cores
 from algd.sweeps.estimate import Speed, disk_bytes, label, measure
 from algd.sweeps.execution import Plan, duration, execute, plan
 from algd.sweeps.executors import Workers, compute
@@ -78,6 +81,43 @@ def test_every_combination_has_a_name_that_tells_what_is_varied(tmp_path):
         (500, "PointButton1"),
     }
     assert (found[1].algorithm.rho, type(found[1].algorithm.rho)) == (2.0, float)
+
+
+def test_a_name_stays_within_its_directory(tmp_path):
+    for value in ("../../escaped", "a/b", "x" * 300, "é" * 300, "c\nd"):
+        options = {"env_options": (f"file={value}",)}
+        one = job(tmp_path, "DiffDrive", "algd", 0, options, ("env_options",))
+        assert one.directory.parent == tmp_path
+        one.directory.mkdir()
+        one.log_path.parent.mkdir(exist_ok=True)
+        one.log_path.touch()
+    assert len(list(tmp_path.iterdir())) == 6
+    long = [
+        job(tmp_path, "DiffDrive", "algd", 0, {"env_options": ("x" * n,)}, ("env_options",))
+        for n in (300, 301)
+    ]
+    assert long[0].name != long[1].name
+
+
+def test_cores_are_claimed_only_in_a_folder_of_ours(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cores: None)
+    folder, elsewhere = tmp_path / f"algd-cores-{os.getuid()}", tmp_path / "elsewhere"
+    claim_cores(1)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    (claimed,) = folder.iterdir()
+    elsewhere.mkdir()
+    shutil.rmtree(folder)
+    folder.symlink_to(elsewhere)
+    with pytest.warns(UserWarning, match="is not used"):
+        claim_cores(1)
+    folder.unlink()
+    folder.mkdir()
+    folder.chmod(0o777)
+    with pytest.warns(UserWarning, match="others can write"):
+        claim_cores(1)
+    assert claimed.name.startswith("core-")
+    assert list(elsewhere.iterdir()) == []
 
 
 def test_values_of_the_command_line():

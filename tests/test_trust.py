@@ -99,7 +99,7 @@ def test_a_module_that_the_user_names_or_trusts_is(here, word, capsys):
 
 def test_an_environment_may_have_moved(here):
     (here / "elsewhere.py").write_text(MODULE)
-    main("resume gift --steps 8 --quiet --env elsewhere:Shelf-v0".split())
+    main(["resume", "gift", "--steps", "8", "--quiet", "--env", "elsewhere:Shelf-v0"])
     config = Run(here / "gift").config()
     assert (config["settings"]["env"], config["settings"]["steps"]) == ("elsewhere:Shelf-v0", 8)
     main(f"resume gift --steps 10 --quiet --env {ENV}".split())
@@ -107,19 +107,19 @@ def test_an_environment_may_have_moved(here):
 
 def test_another_task_is_no_continuation(here, capsys):
     with pytest.raises(SystemExit):
-        main("resume gift --env DiffDrive".split())
+        main(["resume", "gift", "--env", "DiffDrive"])
     assert "train --from" in capsys.readouterr().err
 
 
 def test_an_environment_that_is_no_longer_the_same_is_refused(here, capsys):
     (here / "longer.py").write_text(MODULE.replace("max_episode_steps=8", "max_episode_steps=9"))
     with pytest.raises(SystemExit):
-        main("resume gift --env longer:Shelf-v0".split())
+        main(["resume", "gift", "--env", "longer:Shelf-v0"])
     assert "horizon 9 instead of 8" in capsys.readouterr().err
 
 
 def test_a_report_imports_nothing(here):
-    main("report gift --unfinished --force --quiet --out page.html".split())
+    main(["report", "gift", "--unfinished", "--force", "--quiet", "--out", "page.html"])
     text = (here / "page.html").read_text()
     assert "No film of" in text
     assert ENV in text
@@ -128,7 +128,7 @@ def test_a_report_imports_nothing(here):
 
 def test_python_is_asked_too(here):
     for call in (algd.resume, lambda run: algd.train(start_from=run, out="never")):
-        with pytest.raises(algd.UserError, match="gift.tensorboard.shelf"):
+        with pytest.raises(algd.UserError, match="tensorboard"):
             call("gift")
     sys.path.append("")
     algd.resume("gift", steps=12, trust=True)

@@ -4,6 +4,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import warnings
 
 import gymnasium
 import numpy as np
@@ -115,6 +116,29 @@ class Nested(Walk):
 
     def observe(self):
         return {"b": super().observe(), "a": (np.full((1, 3), 9.0, np.float32),)}
+
+
+class OddReward(Walk):
+    def __init__(self, reward):
+        self.reward = reward
+
+    def answer(self):
+        obs, _, terminated, truncated, info = super().answer()
+        return obs, self.reward, terminated, truncated, info
+
+
+class NegativeCost(Walk):
+    def answer(self):
+        obs, reward, terminated, truncated, info = super().answer()
+        return obs, reward, terminated, truncated, info | {"cost": -1.0}
+
+
+class NoActions(Walk):
+    action_space = spaces.Box(-1.0, 1.0, (2, 0), np.float32)
+
+
+class NoObservations(Walk):
+    observation_space = spaces.Dict({"nothing": spaces.Box(-1.0, 1.0, (0,), np.float32)})
 
 
 class DiscreteActions(Walk):
@@ -346,6 +370,8 @@ def test_rounding_is_no_mistake():
         (WholeNumberActions, {}, "int64.*only a Box of floats"),
         (UnboundedActions, {}, "no finite bounds.*RescaleAction"),
         (DiscreteObservations, {}, r"Discrete\(3\).*Dict or Tuple"),
+        (NoActions, {}, "nothing to choose"),
+        (NoObservations, {}, "nothing to learn from"),
         (Walk, {"budgets": None}, "--budget"),
         (Walk, {"budgets": ()}, "--budget"),
         (Walk, {"budgets": (Budget(-1.0),)}, r"-1\.0 .*not negative"),
@@ -374,12 +400,34 @@ def test_no_horizon():
         (Walk, {"budgets": (Budget(1.0), Budget(2.0))}, r"shape \(1,\), but 2 budget.*1\.0, 2\.0"),
         (TwoCosts, {}, r"shape \(2,\), but 1 budget"),
         (WordyCost, {}, "'high' as its cost"),
+        (OddReward, {"env_options": {"reward": "1.0"}}, "'1.0' as its reward"),
+        (OddReward, {"env_options": {"reward": None}}, "None as its reward"),
+        (OddReward, {"env_options": {"reward": [1.0, 2.0]}}, r"\[1.0, 2.0\] as its reward"),
+        (OddReward, {"env_options": {"reward": 1j}}, "1j as its reward"),
         (FourValues, {}, "returned 4 values"),
     ],
 )
 def test_refused_by_a_trial_step(env_class, arguments, message):
     with pytest.raises(UserError, match=message):
         made(env_class, **arguments)
+
+
+@pytest.mark.parametrize("reward", [1, True, np.array([1.0]), np.float32(1.0), [[1.0]]])
+def test_a_reward_is_one_number(reward):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        env = made(OddReward, env_options={"reward": reward})
+        env.reset(0)
+        assert env.step(push(env, 0.0)).reward.tolist() == [1.0]
+
+
+def test_a_negative_cost_is_told_once():
+    with pytest.warns(UserWarning, match="negative cost"):
+        env = made(NegativeCost)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        env.reset(0)
+        assert env.step(push(env, 0.0)).cost.tolist() == [[-1.0]]
 
 
 def test_a_cost_that_changes_its_length_is_refused_when_it_does():

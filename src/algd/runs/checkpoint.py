@@ -1,17 +1,6 @@
 """What a checkpoint holds, by name."""
 
-import dataclasses
-import errno
-import fcntl
-import hashlib
-import io
-import json
-import os
-import re
-import zipfile
-import zlib
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,8 +35,6 @@ def from_arrays(template: Any, arrays: Mapping[str, np.ndarray], prefix: str) ->
             )
         found.append(jax.numpy.asarray(array))
     return jax.tree_util.tree_unflatten(structure, found)
-
-
 
 
 class Snapshot(NamedTuple):

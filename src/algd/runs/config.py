@@ -15,7 +15,7 @@ from algd import envs
 from algd.algorithms import preset
 from algd.networks.native import library
 from algd.runs.validation import check_fields, check_hyperparameters
-from algd.types import Budget, CostVectorEnv, EnvSpec, UserError, command
+from algd.types import Budget, CostVectorEnv, EnvSpec, UserError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,7 +112,7 @@ def with_environment(settings: Settings, env: str | None, trust: bool = False) -
     if not is_same_environment(env, settings.env):
         raise UserError(
             f"The run was trained on {settings.env}: --env may say where that is found, not "
-            f"another task. To go on from its networks: {command('train', '--from', 'RUN', '--env', env)}."
+            f"another task. To go on from its networks: algd train --from."
         )
     return dataclasses.replace(settings, env=env)
 

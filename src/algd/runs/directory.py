@@ -13,18 +13,13 @@ import dataclasses
 import errno
 import fcntl
 import hashlib
-import io
 import json
-import os
 import re
-import zipfile
-import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import jax
 import numpy as np
 
 from algd.runs.files import (
@@ -202,9 +197,10 @@ class Run:
             yield
         except OSError as error:
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            how = "Make room and go" if full else "Go"
             raise UserError(
                 f"Cannot write to {self.directory}: {error.strerror}. {self.last_good()} "
-                f"{'Make room and go' if full else 'Go'} on with: {command('resume', self.directory)}"
+                f"{how} on with: {command('resume', self.directory)}"
             ) from error
 
     @contextmanager

@@ -1,24 +1,18 @@
 """Files that are whole or not there, and rows with a running checksum."""
 
-import dataclasses
-import errno
-import fcntl
 import hashlib
 import io
 import json
 import os
-import re
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
-from algd.types import Budget, EnvSpec, UserError
+from algd.types import UserError
 
 FORMAT = 1
 MAGIC = b"ALGD"

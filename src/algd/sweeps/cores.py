@@ -29,10 +29,10 @@ def claim_cores(count: int) -> None:
     for core in cores:
         if len(claimed) == count or folder is None:
             break
-        # Never closed if it is ours: the claim ends with the process.
         mode = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
         descriptor = os.open(f"core-{core}", mode, 0o600, dir_fd=folder)
         try:
+            # Never closed if it is ours: the claim ends with the process.
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             claimed.append(core)
         except BlockingIOError:
