@@ -1,6 +1,13 @@
 """The compiled code against XLA's, which computes the same where there is no compiler."""
 
+import ctypes
 import dataclasses
+import os
+import platform
+import shlex
+import stat
+import time
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +20,7 @@ from algd.networks.native import library
 from algd.networks.score import ScoreNetwork
 from algd.profiling.update import example_batch
 from algd.training.updates import fresh_state
-from algd.types import Budget, EnvSpec
+from algd.types import Budget, EnvSpec, UserError
 from small import small
 
 compiled = pytest.mark.usefixtures("_compiled")
@@ -39,9 +46,40 @@ def example(batch=150, actions=7, size=3, outputs=2, hidden=64):
     critics = CriticEnsemble.create(
         3, 5, size, (hidden, hidden), outputs, half_fan_in_normal, keys[0]
     )
-    obs = jax.random.normal(keys[1], (batch, 5))
-    action = 3.0 * jax.random.normal(keys[2], (batch, actions, size))
-    return critics, obs, action, jax.random.normal(keys[3], (3, batch, actions, outputs))
+    obs = jax.random.normal(keys[1], (batch + 20, 5))
+    action = 3.0 * jax.random.normal(keys[2], (batch + 20, actions, size))
+    clear = clear_of_kinks(critics, obs, action)[:batch]
+    assert len(clear) == batch
+    cotangents = jax.random.normal(keys[3], (3, batch, actions, outputs))
+    return critics, obs[clear], action[clear], cotangents
+
+
+def clear_of_kinks(critics, obs, action):
+    """States where no ReLU is so near its kink that the order of a sum decides on its side."""
+    states, actions, _ = action.shape
+    x = np.concatenate([np.repeat(obs, actions, axis=0), np.concatenate(action)], axis=1)
+    x, nearest = x[None].astype(np.float64), np.full(states, np.inf)
+    for layer in critics.layers[:-1]:
+        x = x @ np.asarray(layer.weight) + np.asarray(layer.bias)[:, None]
+        distances = np.abs(x).min(axis=(0, 2)).reshape(states, actions)
+        nearest = np.minimum(nearest, distances.min(axis=1))
+        x = np.maximum(x, 0.0)
+    return np.flatnonzero(nearest > 1e-5)
+
+
+# Other vectors sum in another order, and without FMA each product is rounded. A sum of n terms is
+# off by n/2 units in the last place (2^-24) of the sum of their sizes at the most: for two products
+# of depth 64 after each other 8e-6, for gradients a sum over the rows on top.
+SINGLE = 2e-5
+# A number just between two of bfloat16 falls to either side, 2^-8 of one term among 64; and with it
+# a ReLU near its kink, so that a few rows go another way back.
+ROUNDED, STRAYS = 4e-3, 5e-3
+
+
+def agree(found, expected, error, strays=0.0):
+    """Equal up to this share of the largest, but for a share of strays."""
+    near = np.abs(np.asarray(found) - expected) <= error * np.abs(expected).max()
+    assert near.mean() >= 1.0 - strays, f"only {near.mean():.1%} are off by less than {error}"
 
 
 @compiled
@@ -58,12 +96,10 @@ def test_values_and_pullback_are_those_of_xla(activation, product, share):
         values, pull_back = critics.values_and_pullback(obs, action, activation, product)
         return values, pull_back(cotangents)
 
-    # What is rounded to bfloat16 may fall to either side.
-    loose = {"atol": 3e-3} if product is bfloat16_product else {"rtol": 2e-5, "atol": 2e-6}
     # As programs: one by one, XLA would compile each operation.
     found, expected = jax.jit(lambda: both())(), by_xla(lambda: jax.jit(lambda: both())())
     for one, other in zip(found, expected, strict=True):
-        np.testing.assert_allclose(one, other, **loose)
+        agree(one, other, *((SINGLE,) if product is jnp.matmul else (ROUNDED, STRAYS)))
 
 
 @compiled
@@ -125,9 +161,9 @@ def test_regression_has_the_gradient_of_automatic_differentiation(activation):
 
     expected, values = by_xla(jax.jit(jax.grad(loss, has_aux=True)), critics)
     found_values, found = critics.regress(obs, action[:, 0], targets[:, :, 0], 0.3, activation)
-    np.testing.assert_allclose(found_values, values, rtol=2e-5, atol=2e-6)
+    agree(found_values, values, SINGLE)
     for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
+        agree(one, other, SINGLE)
 
 
 @compiled
@@ -145,8 +181,9 @@ def test_the_score_network_and_its_gradient_are_those_of_xla():
 
     found = jax.tree.leaves(jax.jit(lambda: both())())
     expected = jax.tree.leaves(by_xla(lambda: jax.jit(lambda: both())()))
+    # One ReLU among 64 may fall to the other side of its kink, in one row.
     for one, other in zip(found, expected, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+        agree(one, other, SINGLE, strays=2 / 64)
 
 
 @compiled
@@ -180,8 +217,51 @@ def test_a_whole_round_is_that_of_xla(name):
     assert "algd_critics_regress" in str(ours.jaxpr)
     assert "ffi_call" not in str(plain.jaxpr)
     found, expected = (jax.tree.leaves(way.lower().compile()(state)) for way in (ours, plain))
+    # Adam's first step is as long for a gradient of nearly nothing as for any other: where only
+    # rounding decides on its sign, the parameter goes to the other side.
     for one, other in zip(found, expected, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
+        assert np.isclose(one, other, rtol=1e-3, atol=1e-4).mean() > 0.99
+
+
+def answers():
+    """What the compiled code computes, without rounding to bfloat16 and with it."""
+    critics, obs, action, cotangents = example(batch=77)
+    found, rounded = [], []
+    for activation in (jax.nn.relu, silu):
+        for product, kept in ((jnp.matmul, found), (bfloat16_product, rounded)):
+            values, pull_back = critics.values_and_pullback(obs, action, activation, product)
+            kept += [values, pull_back(cotangents)]
+        found += jax.tree.leaves(
+            critics.regress(obs, action[:, 0], cotangents[:, :, 0], 0.3, activation)
+        )
+    score = ScoreNetwork.create(5, 2, (32, 64, 64), 4, 8, jax.random.key(0))
+    k = jnp.arange(77) % 4
+    out, pull_back = jax.vjp(
+        lambda s, o, a: s.scores(s.state_half(o), a, k), score, obs, obs[:, :2]
+    )
+    return [*found, out, *jax.tree.leaves(pull_back(out))], rounded
+
+
+@compiled
+@pytest.mark.parametrize(("level", "flags"), [("x86-64", set()), ("x86-64-v3", {"avx2", "fma"})])
+def test_builds_for_other_processors_agree(level, flags, monkeypatch, tmp_path):
+    if platform.machine() != "x86_64" or not flags <= set(library.processor().split()):
+        pytest.skip(f"this processor is none of {level}")
+    command = [*(library.compiler() or ()), *library.FLAGS, "-O1", f"-march={level}"]
+    complaint = library.compiled(command, tmp_path / "other.so")
+    if complaint is not None:
+        pytest.skip(f"the compiler does not compile for {level}: {complaint}")
+    own, call = answers(), library.call
+    other = ctypes.CDLL(str(tmp_path / "other.so"))
+    for name in library.CALLS:
+        handler = jax.ffi.pycapsule(getattr(other, name))
+        jax.ffi.register_ffi_target(f"algd_{level}_{name}", handler, platform="cpu")
+    monkeypatch.setattr(library, "call", lambda name, *shapes: call(f"{level}_{name}", *shapes))
+    # As for XLA, a ReLU of the score network may fall to the other side.
+    limits_of_each = ((SINGLE, 2 / 64), (ROUNDED, STRAYS))
+    for one, two, limits in zip(own, answers(), limits_of_each, strict=True):
+        for expected, found in zip(one, two, strict=True):
+            agree(found, expected, *limits)
 
 
 def test_without_a_compiler_nothing_is_missed(monkeypatch):
@@ -190,13 +270,105 @@ def test_without_a_compiler_nothing_is_missed(monkeypatch):
     assert not available()
 
 
-def test_a_compiler_that_fails_is_reported_and_xla_takes_over(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+@pytest.fixture
+def cache(monkeypatch, tmp_path):
+    """A place of its own for compiled code, which is used here whatever the environment says."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("ALGD_NATIVE", raising=False)
-    monkeypatch.setattr(library, "compiler", lambda: "/bin/false")
-    with pytest.warns(UserWarning, match="XLA, which is slower"):
+    return tmp_path / "cache" / "algd" / "native"
+
+
+def as_compiler(monkeypatch, tmp_path, lines):
+    """Make a shell script the compiler that CXX names; `$out` is the file it is to write."""
+    script = tmp_path / "compiler"
+    script.write_text(f"#!/bin/sh\nfor out; do :; done\n{lines}\n")
+    script.chmod(0o755)
+    monkeypatch.setenv("CXX", f"'{script}' --like-this")
+    return [str(script), "--like-this"]
+
+
+def test_a_compiler_that_fails_is_reported_and_xla_takes_over(monkeypatch, tmp_path, cache):
+    as_compiler(monkeypatch, tmp_path, "echo no such flag >&2; exit 1")
+    with pytest.warns(UserWarning, match=r"XLA, which is slower.* no such flag"):
         assert not library.available.__wrapped__()
     assert not list(tmp_path.rglob("*.so"))
+
+
+def test_the_compiler_that_is_named_is_taken_or_refused(monkeypatch, tmp_path):
+    named = as_compiler(monkeypatch, tmp_path, "exit 1")
+    assert library.compiler() == named
+    monkeypatch.setenv("CXX", "/nonexistent/c++")
+    with pytest.raises(UserError, match=r"CXX names '/nonexistent/c\+\+'"):
+        library.compiler()
+
+
+def test_a_compiler_that_hangs_is_stopped_with_all_it_started(monkeypatch, tmp_path, cache):
+    pids = tmp_path / "pids"
+    hang = as_compiler(monkeypatch, tmp_path, f"sleep 600 & echo $! >> '{pids}'; wait")
+    monkeypatch.setattr(library, "COMPILER_SECONDS", 1.0)
+    with pytest.raises(OSError, match="compiler has not finished after 1 seconds"):
+        library.loaded(hang)
+    assert not list(cache.glob("*.so"))
+    started = pids.read_text().split() if pids.exists() else []
+    while any(alive(pid) for pid in started):
+        time.sleep(0.01)
+
+
+def alive(pid):
+    try:
+        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+
+
+def test_a_library_that_is_not_whole_is_compiled_again(monkeypatch, tmp_path, cache):
+    """Cut short, altered or without its checksum; half a library kills whoever touches it."""
+    log = tmp_path / "log"
+    slow = as_compiler(monkeypatch, tmp_path, f"echo x >> '{log}'; printf whole > \"$out\"")
+    cache.mkdir(parents=True)
+    made = library.built(slow, cache)
+    once = len(log.read_text())
+    assert library.built(slow, cache) == made
+    assert len(log.read_text()) == once
+    check = made.with_suffix(".sha256")
+    damages = [
+        lambda: made.write_bytes(made.read_bytes()[:-2]),
+        lambda: made.write_bytes(b""),
+        lambda: made.write_bytes(b"while"),
+        made.unlink,
+        check.unlink,
+        lambda: check.write_bytes(b"\xff"),
+    ]
+    for number, damage in enumerate(damages, 2):
+        damage()
+        assert library.built(slow, cache) == made
+        assert made.read_bytes() == b"whole"
+        assert len(log.read_text()) == number * once
+    assert {path.name for path in cache.iterdir()} == {made.name, check.name, "lock"}
+
+
+@compiled
+@pytest.mark.parametrize("fault", ["can be written by others", "belongs to another user"])
+def test_code_that_others_may_have_put_there_is_not_loaded(fault, monkeypatch, tmp_path, cache):
+    real = shlex.join(library.compiler() or ["none"])
+    code = 'extern "C" { int critics_forward = 1; }'
+    copy = as_compiler(
+        monkeypatch, tmp_path, f"echo '{code}' | {real} -shared -fPIC -x c++ - -o \"$out\""
+    )
+    cache.mkdir(parents=True, mode=0o700)
+    planted = library.built(copy, cache)
+    assert stat.S_IMODE(cache.stat().st_mode) == 0o700
+    planted.write_bytes(b"not a library")
+    planted.with_suffix(".sha256").write_bytes(library.checksum(planted))
+    with pytest.raises(OSError, match=r"invalid ELF|not a mach-o|too short"):
+        library.loaded(copy)
+    if "others" in fault:
+        cache.chmod(0o777)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: cache.stat().st_uid + 1)
+    with pytest.warns(UserWarning, match=f"this process alone, because .* {fault}"):
+        assert library.loaded(copy).critics_forward
+    assert planted.read_bytes() == b"not a library"
 
 
 def test_it_can_be_switched_off(monkeypatch):

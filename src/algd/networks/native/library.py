@@ -8,9 +8,12 @@ import fcntl
 import hashlib
 import os
 import platform
+import shlex
 import shutil
+import signal
 import subprocess
 import tempfile
+import time
 import warnings
 from contextlib import suppress
 from functools import cache
@@ -20,12 +23,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from algd.types import UserError
+
 SOURCES = [Path(__file__).with_name(name) for name in ("critics.cc", "mlp.cc", "numbers.h")]
 CALLS = ("critics_forward", "critics_backward", "critics_regress", "mlp_forward", "mlp_backward")
 # Matrices are multiplied two vectors of columns at a time; a vector has sixteen floats at most.
 COLUMNS = 32
 # Not every compiler knows the first by this name.
 MACHINE_FLAGS = (["-march=native"], ["-mcpu=native"], [])
+# A compiler that takes longer than this waits for something that does not come.
+COMPILER_SECONDS = 600.0
 FLAGS = ["-std=c++17", "-O3", "-fno-math-errno", "-fPIC", "-pthread", "-w"]
 
 
@@ -38,7 +45,7 @@ def available() -> bool:
     if found is None:
         return False
     try:
-        library = ctypes.CDLL(str(built(found)))
+        library = loaded(found)
     except OSError as error:
         warnings.warn(
             f"algd's C++ code cannot be used, and XLA, which is slower, takes its place: {error} "
@@ -58,40 +65,98 @@ def call(name: str, *shapes: tuple[int, ...]) -> Any:
     return jax.ffi.ffi_call(f"algd_{name}", results, vmap_method="sequential")
 
 
-def compiler() -> str | None:
-    """The C++ compiler that the environment names, or the first that is found."""
-    names = [os.environ.get("CXX"), "c++", "g++", "clang++"]
-    return next((path for name in names if name and (path := shutil.which(name))), None)
+def compiler() -> list[str] | None:
+    """The command of the C++ compiler that CXX names, or of the first that is found."""
+    named = shlex.split(os.environ.get("CXX", ""))
+    if named and shutil.which(named[0]) is None:
+        raise UserError(
+            f"CXX names {named[0]!r}, and there is no such program: name a C++ compiler, unset CXX "
+            "to have one looked for, or set ALGD_NATIVE=0 to do without."
+        )
+    found = (path for name in ("c++", "g++", "clang++") if (path := shutil.which(name)))
+    return named or next(([path] for path in found), None)
 
 
-def built(compiler: str) -> Path:
-    """The library for this processor, compiled if it is not there yet; an OSError if it cannot."""
+def loaded(compiler: list[str]) -> ctypes.CDLL:
+    """The library for this processor, compiled if it is not kept yet; an OSError if it cannot be.
+
+    Code runs with the user's rights: where others could have put it, it is not taken.
+    """
+    kept = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "algd" / "native"
+    complaint = not_private(kept)
+    if complaint is None:
+        return ctypes.CDLL(str(built(compiler, kept)))
+    warnings.warn(
+        f"algd's C++ code is compiled for this process alone, because {kept} {complaint}.",
+        stacklevel=3,
+    )
+    # What is loaded stays so without its file.
+    with tempfile.TemporaryDirectory(prefix="algd-native-") as own:
+        return ctypes.CDLL(str(built(compiler, Path(own))))
+
+
+def not_private(directory: Path) -> str | None:
+    """Why somebody else may have written into the directory, which is made if it is not there."""
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = directory.stat()
+    except OSError as error:
+        return f"cannot be used ({error.strerror})"
+    if status.st_uid != os.geteuid():
+        return "belongs to another user"
+    return "can be written by others" if status.st_mode & 0o022 else None
+
+
+def built(compiler: list[str], kept: Path) -> Path:
+    """The library in this directory, compiled if it is not there or not whole."""
     parts = (
         *(source.read_text() for source in SOURCES),
         jax.__version__,
-        os.path.realpath(compiler),
+        os.path.realpath(shutil.which(compiler[0]) or compiler[0]),
+        *compiler[1:],
         processor(),
     )
     digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
-    kept = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "algd" / "native"
     library = kept / f"networks-{digest}.so"
-    if library.exists():
+    if whole(library):
         return library
-    kept.mkdir(parents=True, exist_ok=True)
     with open(kept / "lock", "w") as lock, tempfile.TemporaryDirectory(dir=kept) as directory:
         # Of several processes one compiles, and the others wait for it. Where a disk knows no
         # locks, each compiles its own, and the last one's takes the name, whole.
         with suppress(OSError):
             fcntl.flock(lock, fcntl.LOCK_EX)
+        if whole(library):
+            return library
         made, complaint = Path(directory) / library.name, None
-        for machine in () if library.exists() else MACHINE_FLAGS:
-            complaint = compiled([compiler, *FLAGS, *machine], made)
+        for machine in MACHINE_FLAGS:
+            complaint = compiled([*compiler, *FLAGS, *machine], made)
             if complaint is None:
-                os.replace(made, library)
-                break
-    if complaint is not None:
-        raise OSError(f"{compiler} says: {complaint}")
-    return library
+                keep(made, library)
+                return library
+    raise OSError(f"{shlex.join(compiler)} says: {complaint}")
+
+
+def keep(made: Path, library: Path) -> None:
+    """Give the library its name, and then its checksum's: cut short, they do not fit together."""
+    checked = made.with_suffix(".sha256")
+    checked.write_bytes(checksum(made))
+    for source, target in ((made, library), (checked, library.with_suffix(".sha256"))):
+        with open(source, "rb") as file:
+            os.fsync(file.fileno())
+        os.replace(source, target)
+
+
+def whole(library: Path) -> bool:
+    """Whether it is what was compiled: half a library would kill the process that touches it."""
+    try:
+        return library.with_suffix(".sha256").read_bytes() == checksum(library)
+    except OSError:
+        return False
+
+
+def checksum(file: Path) -> bytes:
+    """What a file's bytes are known by."""
+    return hashlib.sha256(file.read_bytes()).hexdigest().encode()
 
 
 def compiled(command: list[str], library: Path) -> str | None:
@@ -99,22 +164,42 @@ def compiled(command: list[str], library: Path) -> str | None:
     sources = [source for source in SOURCES if source.suffix == ".cc"]
     objects = [str(library.with_name(f"{source.stem}.o")) for source in sources]
     compile_each = [*command, "-isystem", jax.ffi.include_dir(), "-c"]
-    running = [
-        subprocess.Popen(
-            [*compile_each, str(source), "-o", made], stderr=subprocess.PIPE, text=True
-        )
+    steps = [
+        [*compile_each, str(source), "-o", made]
         for source, made in zip(sources, objects, strict=True)
     ]
-    complaints = [process.communicate()[1] for process in running]
-    if any(process.returncode for process in running):
-        return "\n".join(complaints).strip()[:500]
-    linked = subprocess.run(
-        [*command, "-shared", *objects, "-o", str(library)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return linked.stderr.strip()[:500] if linked.returncode else None
+    link = [*command, "-shared", *objects, "-o", str(library)]
+    return complaint_of(steps) or complaint_of([link])
+
+
+def complaint_of(commands: list[list[str]]) -> str | None:
+    """Run commands side by side; what they say if one fails, a TimeoutError if one does not end."""
+    running = [
+        subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            # A compiler starts others, which must end with it.
+            start_new_session=True,
+        )
+        for command in commands
+    ]
+    deadline = time.monotonic() + COMPILER_SECONDS
+    try:
+        said = [process.communicate(timeout=deadline - time.monotonic())[1] for process in running]
+    except subprocess.TimeoutExpired as error:
+        raise TimeoutError(
+            f"{commands[0][0]} has not finished after {COMPILER_SECONDS:g} seconds."
+        ) from error
+    finally:
+        for process in running:
+            if process.returncode is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.communicate()
+    failed = any(process.returncode for process in running)
+    return "\n".join(said).strip()[:500] or "nothing" if failed else None
 
 
 def processor() -> str:
