@@ -1,5 +1,6 @@
 """Exported policies act like the library, need what they say they need, and refuse the rest."""
 
+import ast
 import re
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 from algd.cli import main
 from algd.networks.numpy_policy import NumpyPolicy, flattened, rebuilt
 from algd.types import Budget, EnvSpec, RanksActions, UserError
+from alone import ROOT, requirements, run_alone
 from scattered import scattered
 
 # Observations and actions of a DiffDrive, a Safety-Gym and a velocity task, and a crooked box.
@@ -27,6 +29,7 @@ CASES = [(task, "algd") for task in SPECS] + [
     ("DiffDrive", "hj"),
 ]
 ROWS = 1_000
+OURS = (ROOT / "src", ROOT / "tests")
 QUICK = {"xla_llvm_disable_expensive_passes": True, "xla_backend_optimization_level": 0}
 
 
@@ -157,6 +160,73 @@ except ValueError as error:
     np.testing.assert_allclose(
         np.load(tmp_path / "actions.npy"), np.vstack([here.predict(rows), best]), atol=1e-6
     )
+
+
+WRITE_ALL = f"""
+from scattered import scattered
+from algd.types import Budget, EnvSpec, UserError
+
+policy = scattered("algd", {SPECS["crooked"]})
+for form in ("numpy", "onnx", "stablehlo"):
+    try:
+        policy.export(form, form)
+    except UserError as error:
+        print(error)
+"""
+FORMS = ("numpy", "onnx", "stablehlo")
+
+
+@pytest.fixture(scope="module")
+def written_with_the_extra(tmp_path_factory):
+    """All three forms, written where the extra `export` and nothing more is installed."""
+    folder = tmp_path_factory.mktemp("extra")
+    shown = run_alone(WRITE_ALL, requirements("export"), folder, *OURS)
+    assert shown == ""
+    return folder
+
+
+def test_the_extra_is_enough_to_write_all_forms(written_with_the_extra):
+    files = {path.name for path in written_with_the_extra.glob("*/policy*")}
+    assert files == {
+        "policy.npz",
+        *(f"policy{kind}.{form}" for kind in ("", "_sampled") for form in FORMS[1:]),
+    }
+
+
+def test_without_the_extra_it_is_named_and_nothing_is_written(tmp_path):
+    shown = run_alone(WRITE_ALL, requirements(), tmp_path, *OURS)
+    assert shown.splitlines() == [
+        f"{name} needs an extra package: pip install 'algd[export]'"
+        for name in ("ONNX", "StableHLO")
+    ]
+    assert [(tmp_path / form).exists() for form in FORMS] == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("form", "needs", "usage"),
+    [
+        ("numpy", ["numpy"], "observation = rows"),
+        ("onnx", ["onnxruntime"], ""),
+        ("stablehlo", ["jax", "flatbuffers"], ""),
+    ],
+)
+def test_what_the_readme_says_is_enough_to_read(
+    form, needs, usage, written_with_the_extra, tmp_path
+):
+    """The program in the README beside the files runs with what is said there."""
+    folder = written_with_the_extra / form
+    (code,) = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)
+    rows = np.random.default_rng(0).normal(size=(4, 5)).astype(np.float32)
+    np.save(tmp_path / "rows.npy", rows)
+    for file in folder.iterdir():
+        (tmp_path / file.name).symlink_to(file)
+    start = f"import numpy as np\nrows = np.load('rows.npy')\n{usage}\n"
+    shown = run_alone(start + code + "print(action.tolist())", needs, tmp_path, tmp_path)
+    action, spec = np.array(ast.literal_eval(shown)), SPECS["crooked"]
+    assert action.shape == (4, 2)
+    assert (action >= np.array(spec.action_low) - 1e-6).all()
+    assert (action <= np.array(spec.action_high) + 1e-6).all()
+    assert np.std(action) > 0.01
 
 
 def test_the_readme_states_the_interface(tmp_path):

@@ -4,6 +4,7 @@ import shutil
 import statistics
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -91,6 +92,9 @@ def _onnx(data: PolicyData, program: Program) -> tuple[dict[str, Any], str, floa
 def _stablehlo(data: PolicyData, program: Program) -> tuple[dict[str, Any], str, float | None]:
     from jax import export
 
+    # JAX reads and writes these files with it, but does not require it.
+    if find_spec("flatbuffers") is None:
+        raise UserError("StableHLO needs an extra package: pip install 'algd[export]'")
     rows, keys = export.symbolic_args_specs(
         (jax.ShapeDtypeStruct((1, data.obs_size), np.float32), jax.ShapeDtypeStruct((1, 2), "u4")),
         ("batch, _", "batch, _"),
@@ -169,13 +173,16 @@ noise = np.random.default_rng(0).standard_normal(NOISE_SHAPE, np.float32)
 (action,) = session.run(None, {"observation": rows, "noise": noise})
 ```
 """
-STABLEHLO_USAGE = """Loads with JAX alone; `policy.stablehlo` takes observations,
-`policy_sampled.stablehlo` also `key`, uint32 [batch, 2], two random words for each row:
+STABLEHLO_USAGE = """Needs JAX and flatbuffers (`pip install jax flatbuffers`), nothing of algd.
+`policy.stablehlo` takes observations, `policy_sampled.stablehlo` also `key`, uint32 [batch, 2], two
+random words for each row:
 
 ```python
+import jax
 from jax import export
 
-policy = export.deserialize(open("policy.stablehlo", "rb").read())
-action = policy.call(rows)
+policy = export.deserialize(open("policy_sampled.stablehlo", "rb").read())
+key = jax.random.key_data(jax.random.split(jax.random.key(0), len(rows)))
+action = policy.call(rows, key)
 ```
 """
