@@ -29,7 +29,7 @@ def measured(source: Path, result: Path) -> dict[str, float]:
         cwd=source,
         check=True,
     )
-    rows = json.loads(result.read_text())["benchmarks"]
+    rows = json.loads(result.read_bytes())["benchmarks"]
     return {row["name"]: row["stats"]["median"] for row in rows}
 
 

@@ -52,7 +52,7 @@ def measured(path: Path) -> set[tuple[str, ...]]:
     """What has rows already."""
     if not path.exists():
         return set()
-    with path.open() as file:
+    with path.open(encoding="utf-8") as file:
         keys = ("run", "step", "mode", "candidates", "episodes")
         return {tuple(row[key] for key in keys) for row in csv.DictReader(file)}
 
@@ -126,7 +126,7 @@ def main() -> None:
             print(f"{run}, {mode}: left out: {error}")
             continue
         new = not options.csv.exists()
-        with options.csv.open("a", newline="") as file:
+        with options.csv.open("a", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, COLUMNS)
             if new:
                 writer.writeheader()

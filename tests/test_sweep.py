@@ -18,7 +18,7 @@ from algd.cli import main
 from algd.runs.config import Settings
 from algd.sweeps import executors
 from algd.sweeps import job as job_module
-from algd.sweeps.cores import claim_cores
+from algd.sweeps.cores import claimed_cores
 from algd.sweeps.estimate import Speed, disk_bytes, label, measure
 from algd.sweeps.execution import Plan, duration, execute, plan
 from algd.sweeps.executors import Workers, compute
@@ -103,19 +103,19 @@ def test_cores_are_claimed_only_in_a_folder_of_ours(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cores: None)
     folder, elsewhere = tmp_path / f"algd-cores-{os.getuid()}", tmp_path / "elsewhere"
-    claim_cores(1)
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    (claimed,) = folder.iterdir()
+    with claimed_cores(1):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        (claimed,) = folder.iterdir()
     elsewhere.mkdir()
     shutil.rmtree(folder)
     folder.symlink_to(elsewhere)
-    with pytest.warns(UserWarning, match="is not used"):
-        claim_cores(1)
+    with pytest.warns(UserWarning, match="is not used"), claimed_cores(1):
+        pass
     folder.unlink()
     folder.mkdir()
     folder.chmod(0o777)
-    with pytest.warns(UserWarning, match="others can write"):
-        claim_cores(1)
+    with pytest.warns(UserWarning, match="others can write"), claimed_cores(1):
+        pass
     assert claimed.name.startswith("core-")
     assert list(elsewhere.iterdir()) == []
 

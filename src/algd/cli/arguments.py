@@ -1,8 +1,7 @@
-"""What the commands share: how options are parsed, and where compiled programs are kept."""
+"""What the commands share: how options are parsed."""
 
 import sys
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 
@@ -21,14 +20,3 @@ def search_here(envs: Iterable[str | None], trust: bool = False) -> None:
     """
     if trust or any(env and ":" in env for env in envs):
         sys.path.append("")
-
-
-def enable_compilation_cache() -> None:
-    """Keep compiled programs on disk, unless the user has said where or whether to."""
-    import os
-
-    import jax
-
-    if not jax.config.values["jax_compilation_cache_dir"]:
-        home = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
-        jax.config.update("jax_compilation_cache_dir", str(home / "algd" / "xla"))

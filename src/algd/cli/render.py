@@ -8,7 +8,7 @@ import tyro
 from rich.console import Console
 from rich.progress import track
 
-from algd.cli.arguments import enable_compilation_cache, parse, search_here
+from algd.cli.arguments import parse, search_here
 from algd.cli.output import check_output
 from algd.types import UserError
 from algd.visualization.video import FORMATS, film, write_film
@@ -49,7 +49,6 @@ def run(arguments: list[str]) -> None:
     if chosen.seed < 0:
         raise UserError(f"--seed must not be negative: {chosen.seed}.")
     check_output(chosen.out, chosen.force, FORMATS)
-    enable_compilation_cache()
     search_here([chosen.env], chosen.trust)
     made = film(
         chosen.run,

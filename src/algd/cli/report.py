@@ -8,7 +8,7 @@ import tyro
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from algd.cli.arguments import enable_compilation_cache, parse
+from algd.cli.arguments import parse
 from algd.cli.output import check_output
 from algd.runs.files import write_atomically
 from algd.runs.grouping import gather
@@ -51,7 +51,6 @@ def run(arguments: list[str]) -> None:
         print(f"algd: left out: {complaint}", file=sys.stderr)
     if not tasks:
         raise UserError("None of these is a run that can be shown.")
-    enable_compilation_cache()
     steps = sum(
         len(panels_of("all", groups)) + chosen.videos * len(groups) for groups in tasks.values()
     )

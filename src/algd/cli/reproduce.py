@@ -9,7 +9,7 @@ from typing import Any
 
 import tyro
 
-from algd.cli.arguments import enable_compilation_cache, parse
+from algd.cli.arguments import parse
 from algd.experiments.scale import Scale
 from algd.runs.files import make_directory
 from algd.sweeps.executors import Workers
@@ -46,7 +46,6 @@ def run(arguments: list[str]) -> None:
         """Start the scale of the paper without being asked."""
         workers: Workers = field(default_factory=Workers)
 
-    enable_compilation_cache()
     chosen = parse(Reproduce, arguments, "reproduce")
     out = chosen.out or Path("reproduced") / chosen.scale
     if chosen.name in (*OF_RUNS, *WITHOUT_RUNS):

@@ -6,7 +6,7 @@ from pathlib import Path
 import tyro
 
 from algd.api import resume
-from algd.cli.arguments import enable_compilation_cache, parse, search_here
+from algd.cli.arguments import parse, search_here
 from algd.cli.progress import announce, interruptible, progress_line
 
 
@@ -28,7 +28,6 @@ def run(arguments: list[str]) -> None:
         quiet: bool = False
         """Show no progress line."""
 
-    enable_compilation_cache()
     chosen = parse(Resume, arguments, "resume")
     search_here([chosen.env], chosen.trust)
     with progress_line(chosen.quiet) as report:

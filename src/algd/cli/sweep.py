@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from algd.cli.arguments import enable_compilation_cache, parse, search_here
+from algd.cli.arguments import parse, search_here
 from algd.runs.config import check_imported
 from algd.sweeps.execution import Stopped, execute, plan, print_plan
 from algd.sweeps.executors import Workers
@@ -43,7 +43,6 @@ def run(arguments: list[str]) -> None:
         estimate: bool = True
         """Measure for a moment how long it will take."""
 
-    enable_compilation_cache()
     chosen = parse(Arguments, arguments, "sweep")
     search_here(chosen.env, chosen.trust)
     described = read_sweep(chosen.file) if chosen.file else Sweep()

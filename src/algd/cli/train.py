@@ -10,7 +10,7 @@ import tyro
 
 from algd.algorithms import preset, presets
 from algd.api import defaults_of, run_seeds_to_end, run_to_end
-from algd.cli.arguments import enable_compilation_cache, parse, search_here
+from algd.cli.arguments import parse, search_here
 from algd.cli.progress import announce, interruptible, progress_line
 from algd.runs.checkpoint import read_snapshot
 from algd.runs.config import Settings, check_imported
@@ -37,7 +37,6 @@ class Output:
 
 def run(arguments: list[str]) -> None:
     """`algd train [options] [PRESET [hyperparameters]]`."""
-    enable_compilation_cache()
     found = presets()
     named = preset_word(arguments)
     if named is not None:

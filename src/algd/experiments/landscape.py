@@ -92,7 +92,7 @@ def reproduce(scale: Scale, out: Path, run: Path | None = None) -> None:
     rows = curvature_rows(found, (lam, 1.0), limit)
     summary = summarise_curvature(rows)
     write_csv(rows, out / "landscape.csv")
-    (out / "landscape.md").write_text(as_table(summary))
+    (out / "landscape.md").write_text(as_table(summary), encoding="utf-8")
     chosen = min(range(len(found)), key=lambda i: abs(found[i].safe_share(limit) - 0.5))
     panels = {
         f"plain Lagrangian, λ = {lam:.2g} (as trained)": plain_energy(found[chosen], lam, limit),

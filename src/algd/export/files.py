@@ -55,7 +55,9 @@ def write(
                 shutil.copyfile(content, directory / name)
             else:
                 (directory / name).write_bytes(content)
-        (directory / "README.md").write_text(readme(data, form, usage, latency, origin))
+        (directory / "README.md").write_text(
+            readme(data, form, usage, latency, origin), encoding="utf-8"
+        )
     except OSError as error:
         raise UserError(f"Cannot write to {directory}: {error.strerror}.") from error
     return [directory / name for name in (*contents, "README.md")]

@@ -171,7 +171,7 @@ def check_memory(spec: EnvSpec, slots: int, algorithm: Any) -> None:
 def available_memory() -> int | None:
     """Bytes that can be had without swapping, where the system tells."""
     try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return None
     fields = dict(line.split(":") for line in lines)

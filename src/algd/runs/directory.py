@@ -11,16 +11,16 @@ tensorboard/       the same curves for TensorBoard
 
 import dataclasses
 import errno
-import fcntl
 import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from filelock import FileLock, Timeout
 
 from algd.runs.files import (
     FORMAT,
@@ -76,7 +76,7 @@ class Run:
         if not self.config_path.is_file():
             raise UserError(f"{self.directory} holds no run: it has no config.json.")
         try:
-            config = json.loads(self.config_path.read_text())
+            config = json.loads(self.config_path.read_bytes())
             version, stated = config["format"], config.pop("checksum")
         except OSError as error:
             raise UserError(f"{self.config_path} cannot be read: {error.strerror}.") from error
@@ -168,7 +168,7 @@ class Run:
             path.unlink()
         for later, path in self.checkpoints():
             if later > step:
-                path.rename(path.with_name(path.name + ".unusable"))
+                path.replace(path.with_name(path.name + ".unusable"))
         for _, last, path in self.pieces():
             if last > stored:
                 path.unlink()
@@ -206,16 +206,15 @@ class Run:
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Hold the directory against a second process; the lock dies with its holder."""
-        with ExitStack() as stack:
-            try:
-                file = stack.enter_context(open(self.directory / "lock", "a"))
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise UserError(
-                    f"Another process is training in {self.directory}; wait for it or stop it."
-                ) from error
-            except OSError as error:
-                raise UserError(f"Cannot lock {self.directory}: {error.strerror}.") from error
+        try:
+            held = FileLock(self.directory / "lock").acquire(blocking=False)
+        except Timeout as error:
+            raise UserError(
+                f"Another process is training in {self.directory}; wait for it or stop it."
+            ) from error
+        except OSError as error:
+            raise UserError(f"Cannot lock {self.directory}: {error.strerror}.") from error
+        with held:
             yield
 
 
@@ -240,7 +239,6 @@ def create_run(directory: Path) -> Run:
         if directory.is_dir() and not all(_is_unbegun(path) for path in directory.iterdir()):
             raise UserError(f"{directory} is not empty; choose another directory with --out.")
         Run(directory).make_folders()
-        (directory / "lock").touch()
         flush_names(directory.parent)
     except OSError as error:
         raise UserError(f"Cannot write to {directory}: {error.strerror}.") from error

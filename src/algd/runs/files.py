@@ -43,6 +43,9 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 def flush_names(directory: Path) -> None:
     """Bring new, renamed and deleted names in a directory to the disk."""
+    if os.name == "nt":
+        # Windows opens no directory, and writes names with their files.
+        return
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)

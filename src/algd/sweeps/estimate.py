@@ -115,7 +115,7 @@ def speeds(
 ) -> dict[str, Speed]:
     """The speed of each kind of run among the jobs, measured once and kept in a file."""
     try:
-        known = {name: Speed(*values) for name, values in json.loads(path.read_text()).items()}
+        known = {name: Speed(*values) for name, values in json.loads(path.read_bytes()).items()}
     except (OSError, ValueError, TypeError):
         known = {}
     missing = {kind(job): job for job in jobs if kind(job) not in known}

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from typing import IO, Any, Literal
 
-from algd.sweeps.cores import claim_cores, usable_cores
+from algd.sweeps.cores import claimed_cores, usable_cores
 from algd.sweeps.job import Outcome, attempt
 from algd.sweeps.plan import Job
 from algd.types import UserError
@@ -134,7 +134,7 @@ def _locally(jobs: Sequence[Job], workers: Workers, cache: str | None) -> Ended:
 
 def _died(job: Job, code: int) -> Outcome:
     how = f"signal {-code}" if code < 0 else f"exit code {code}"
-    said = job.log_path.read_text(errors="replace").strip().splitlines()[-20:]
+    said = job.log_path.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-20:]
     return Outcome("failed", "\n".join([f"Its process died {DEATHS} times ({how}).", *said]))
 
 
@@ -143,8 +143,8 @@ def _died(job: Job, code: int) -> Outcome:
 
 def pinned_attempt(job: Job, threads: int, cache: str | None) -> Outcome:
     """The same work as a task of Ray, in a process that does nothing after it."""
-    claim_cores(threads)
-    return attempt(job, cache)
+    with claimed_cores(threads):
+        return attempt(job, cache)
 
 
 def _on_ray(jobs: Sequence[Job], workers: Workers, cache: str | None) -> Ended:

@@ -6,6 +6,7 @@ import signal
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -77,7 +78,7 @@ def attempt(job: Job, cache: str | None, parent: int | None = None) -> Outcome:
         return Outcome("stopped", str(stop))
     except Exception as error:
         job.log_path.parent.mkdir(parents=True, exist_ok=True)
-        with job.log_path.open("a") as log:
+        with job.log_path.open("a", encoding="utf-8") as log:
             log.write(traceback.format_exc())
         message = str(error) if isinstance(error, UserError) else traceback.format_exc()
         return Outcome("failed", message[-LONGEST_MESSAGE:])
@@ -101,7 +102,8 @@ class Heartbeat:
         spent = self.spent + time.process_time() - self.clock
         at, clock = (progress.step, progress.steps, progress.started_at), progress.seconds
         beat = Beat(*at, clock, spent, os.getpid())
-        with self.run.writing():
+        # Windows replaces no file that somebody reads; the next beat will.
+        with self.run.writing(), suppress(PermissionError):
             write_atomically(beat_path(self.run.directory), json.dumps(beat._asdict()).encode())
         if not self.wanted():
             # Training catches it, and leaves a checkpoint of this very step.
@@ -116,7 +118,7 @@ def beat_path(directory: Path) -> Path:
 def last_beat(directory: Path) -> Beat | None:
     """How far a run is, if it has said so."""
     try:
-        return Beat(**json.loads(beat_path(directory).read_text()))
+        return Beat(**json.loads(beat_path(directory).read_bytes()))
     except (OSError, ValueError, TypeError):
         return None
 
@@ -129,7 +131,7 @@ def evaluation_path(directory: Path) -> Path:
 def last_evaluation(directory: Path) -> dict[str, Any] | None:
     """The judgement of a run's final policy, if there is one."""
     try:
-        return json.loads(evaluation_path(directory).read_text())
+        return json.loads(evaluation_path(directory).read_bytes())
     except (OSError, ValueError):
         return None
 

@@ -189,7 +189,7 @@ KEYS = {
 def read_sweep(path: Path) -> Sweep:
     """A sweep from a TOML file."""
     try:
-        content = tomllib.loads(path.read_text())
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -123,7 +123,9 @@ def page(
     return templates.get_template("report.html").render(
         count=f"{runs} run{'s' * (runs != 1)} on {', '.join(tasks)}",
         policy=POLICY,
-        style=Markup(files("algd.visualization").joinpath("report.css").read_text()),
+        style=Markup(
+            files("algd.visualization").joinpath("report.css").read_text(encoding="utf-8")
+        ),
         sections=sections,
         notes=notes,
     )
@@ -142,7 +144,7 @@ def row_of(run: Run) -> Row:
 def wall_seconds(run: Run) -> float:
     """Time of training, from its last measured speed; NaN if none was written down."""
     try:
-        row = json.loads(run.timing_path.read_text().splitlines()[-1])
+        row = json.loads(run.timing_path.read_text(encoding="utf-8").splitlines()[-1])
         return float(row["step"] / row["steps_per_second"])
     except (OSError, ValueError, LookupError, TypeError, ZeroDivisionError):
         return math.nan

@@ -54,7 +54,7 @@ def reproduce(scale: Scale, out: Path) -> None:
     landscapes.draw_rates(sizes.samples, errors, field_kl, gaps, out / "theory_rates.png")
     landscapes.draw_fidelity(distances, out / "theory_fidelity.png")
     landscapes.draw_invariance(LINE, invariance_curves(), out / "theory_invariance.png")
-    (out / "theory.md").write_text(as_table(checks))
+    (out / "theory.md").write_text(as_table(checks), encoding="utf-8")
     _say(f"wrote {out / 'theory.md'}")
 
 

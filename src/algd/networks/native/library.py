@@ -4,7 +4,6 @@ Nothing depends on it. Without a compiler, or with `ALGD_NATIVE=0`, XLA computes
 """
 
 import ctypes
-import fcntl
 import hashlib
 import os
 import platform
@@ -15,14 +14,16 @@ import subprocess
 import tempfile
 import time
 import warnings
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from filelock import FileLock
 
+from algd.cache import cache_folder
 from algd.types import UserError
 
 SOURCES = [Path(__file__).with_name(name) for name in ("critics.cc", "mlp.cc", "numbers.h")]
@@ -40,6 +41,9 @@ FLAGS = ["-std=c++17", "-O3", "-fno-math-errno", "-fPIC", "-pthread", "-w"]
 def available() -> bool:
     """Whether XLA can call the compiled code in this process."""
     if os.environ.get("ALGD_NATIVE") == "0" or jax.default_backend() != "cpu":
+        return False
+    if os.name == "nt":
+        # How its compilers are called, and what they make, is another matter.
         return False
     found = compiler()
     if found is None:
@@ -82,12 +86,15 @@ def loaded(compiler: list[str]) -> ctypes.CDLL:
 
     Code runs with the user's rights: where others could have put it, it is not taken.
     """
-    kept = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "algd" / "native"
-    complaint = not_private(kept)
-    if complaint is None:
-        return ctypes.CDLL(str(built(compiler, kept)))
+    folder = cache_folder()
+    if folder is None:
+        complaint = "there is no home directory"
+    else:
+        complaint = not_private(folder / "native")
+        if complaint is None:
+            return ctypes.CDLL(str(built(compiler, folder / "native")))
     warnings.warn(
-        f"algd's C++ code is compiled for this process alone, because {kept} {complaint}.",
+        f"algd's C++ code is compiled for this process alone, because {complaint}.",
         stacklevel=3,
     )
     # What is loaded stays so without its file.
@@ -101,16 +108,16 @@ def not_private(directory: Path) -> str | None:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = directory.stat()
     except OSError as error:
-        return f"cannot be used ({error.strerror})"
+        return f"{directory} cannot be used ({error.strerror})"
     if status.st_uid != os.geteuid():
-        return "belongs to another user"
-    return "can be written by others" if status.st_mode & 0o022 else None
+        return f"{directory} belongs to another user"
+    return f"{directory} can be written by others" if status.st_mode & 0o022 else None
 
 
 def built(compiler: list[str], kept: Path) -> Path:
     """The library in this directory, compiled if it is not there or not whole."""
     parts = (
-        *(source.read_text() for source in SOURCES),
+        *(source.read_text(encoding="utf-8") for source in SOURCES),
         jax.__version__,
         os.path.realpath(shutil.which(compiler[0]) or compiler[0]),
         *compiler[1:],
@@ -120,11 +127,12 @@ def built(compiler: list[str], kept: Path) -> Path:
     library = kept / f"networks-{digest}.so"
     if whole(library):
         return library
-    with open(kept / "lock", "w") as lock, tempfile.TemporaryDirectory(dir=kept) as directory:
+    with ExitStack() as stack:
         # Of several processes one compiles, and the others wait for it. Where a disk knows no
         # locks, each compiles its own, and the last one's takes the name, whole.
         with suppress(OSError):
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            stack.enter_context(FileLock(kept / "lock"))
+        directory = stack.enter_context(tempfile.TemporaryDirectory(dir=kept))
         if whole(library):
             return library
         made, complaint = Path(directory) / library.name, None
@@ -205,7 +213,7 @@ def complaint_of(commands: list[list[str]]) -> str | None:
 def processor() -> str:
     """What tells processors apart: code for one may not run on another that shares the disk."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return f"{platform.machine()} {platform.processor()}"
     return platform.machine() + next((line for line in lines if line.startswith("flags")), "")
