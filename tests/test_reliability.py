@@ -1,14 +1,18 @@
 """Nothing is lost: kills, damage, full disks, foreign files and bad settings."""
 
 import dataclasses
+import hashlib
+import io
 import json
 import math
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import warnings
+import zipfile
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -27,7 +31,16 @@ from algd.evaluation.policy import load
 from algd.runs.checkpoint import to_arrays
 from algd.runs.config import Settings, make_envs, parse_config
 from algd.runs.directory import Run, create_run
-from algd.runs.files import DamagedFile, LogPosition, read_arrays, write_arrays
+from algd.runs.files import (
+    FORMAT,
+    MAGIC,
+    DamagedFile,
+    LogPosition,
+    read_arrays,
+    seal,
+    write_arrays,
+)
+from algd.runs.grouping import gather
 from algd.runs.metrics_log import MetricsLog
 from algd.runs.validation import check_fields, check_hyperparameters
 from algd.training import loop
@@ -599,3 +612,140 @@ def test_a_diverged_policy_stops_the_run_instead_of_reaching_the_environment(nam
     with pytest.raises(UserError, match=r"the parameters of .*no checkpoint yet"):
         trainer.save(LogPosition())
     assert run.checkpoints() == []
+
+
+# --- files that someone made to do damage -------------------------------------------------------
+
+
+def signed(payload):
+    """Any bytes with a beginning and a checksum that are right."""
+    head = MAGIC + FORMAT.to_bytes(4, "little")
+    return head + hashlib.blake2b(head + payload, digest_size=32).digest() + payload
+
+
+def archive(*members, compression=zipfile.ZIP_STORED):
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", compression) as file:
+        for name, data in members:
+            file.writestr(name, data)
+    return content.getvalue()
+
+
+def npy(array):
+    content = io.BytesIO()
+    np.save(content, array)
+    return content.getvalue()
+
+
+def encrypted():
+    """As a reader sees it: the flag of every member says so."""
+    content = bytearray(archive(("a.npy", npy(np.zeros(2)))))
+    content[6] |= 1
+    content[content.index(b"PK\x01\x02") + 8] |= 1
+    return bytes(content)
+
+
+def overlapping():
+    """Thousands of members that are all the same bytes of the file."""
+    one = archive(("a.npy", npy(np.zeros(2**16))))
+    start = one.index(b"PK\x01\x02")
+    entry = one[start : one.index(b"PK\x05\x06")]
+    count = 1_000
+    end = struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, count, count, len(entry) * count, start, 0)
+    return one[:start] + entry * count + end
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"no archive",
+        archive(("a.npy", npy(np.zeros(2**24))), compression=zipfile.ZIP_DEFLATED),
+        archive(("a.npy", npy(np.zeros(3))), compression=zipfile.ZIP_LZMA),
+        archive(("a.npy", npy(np.zeros(3)).replace(b"(3,)", b"(9**99,)"))),
+        archive(("a.npy", npy(np.zeros(3, np.int8)).replace(b"(3,), }  ", b"(10**15,),}"))),
+        archive(("a.npy", npy(np.zeros(3)).replace(b"(3,)", b"(-3,)"))),
+        archive(("a.npy", npy(np.array([{}], object)))),
+        archive(("a.npy", npy(np.zeros(3))[:-1])),
+        archive(("a.txt", b"words")),
+        encrypted(),
+        overlapping(),
+    ],
+)
+def test_crafted_archives_end_in_one_message(payload, tmp_path):
+    path = tmp_path / "x.algd"
+    path.write_bytes(signed(payload))
+    with pytest.raises(DamagedFile, match=r"x.algd holds no plain arrays"):
+        read_arrays(path)
+
+
+def test_files_are_no_pipes_and_not_larger_than_the_memory(tmp_path, copy):
+    os.mkfifo(tmp_path / "x.algd")
+    with pytest.raises(DamagedFile, match="not a plain file"):
+        read_arrays(tmp_path / "x.algd")
+    with open(tmp_path / "y.algd", "wb") as file:
+        file.truncate(2**43)
+    with pytest.raises(DamagedFile, match="larger"):
+        read_arrays(tmp_path / "y.algd")
+    os.truncate(copy.config_path, 2**43)
+    with pytest.raises(UserError, match="larger"):
+        copy.config()
+    os.truncate(copy.metrics_path, 2**43)
+    with pytest.raises(UserError, match="larger"):
+        copy.rows()
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        ("settings", [1]),
+        ("settings", {"steps": "many"}),
+        ("settings", {"seed": "0"}),
+        ("settings", {"env": 3}),
+        ("settings", {"env": "Diff\x1b[2JDrive"}),
+        ("settings", {"eval_episodes": None}),
+        ("settings", {"unknown": 3}),
+        ("preset", ["algd"]),
+        ("preset", {}),
+        ("hyperparameters", None),
+        ("hyperparameters", {"critic_rate": {}}),
+        ("hyperparameters", {"critic_rate": [[]]}),
+        ("budgets", []),
+        ("budgets", [{"limit": "x", "name": "cost", "discounted": False}]),
+        ("budgets", [{"limit": 1.0, "name": 7, "discounted": False}]),
+        ("budgets", {"limit": 1.0}),
+        ("horizon", "long"),
+        ("horizon", 0),
+        ("versions", 3),
+        ("started_from", "nowhere"),
+    ],
+)
+def test_settings_of_another_kind_are_refused(part, value, copy, capsys, tmp_path):
+    config = copy.config()
+    mixed = isinstance(value, dict) and isinstance(config[part], dict)
+    copy.write_config({**config, part: {**config[part], **value} if mixed else value})
+    for work in (parse_config, lambda config: loop.resume(copy.directory)):
+        with pytest.raises(UserError, match="settings"):
+            work(copy.config())
+    found = gather([copy.directory])
+    assert found.tasks == {}
+    assert str(copy.config_path) in found.complaints[0]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"kind": "eval"},
+        {"kind": "eval", "step": "3"},
+        {"kind": "eval", "step": 3, "return": "<b>"},
+        {"kind": "eval", "step": 3, "return": None},
+        {"kind": "eval", "step": 3, "return": 10**400},
+        {"kind": 3, "step": 3},
+    ],
+)
+def test_rows_of_another_kind_are_refused(row, copy):
+    copy.metrics_path.write_bytes(seal(row, LogPosition())[0])
+    with pytest.raises(UserError, match="not a row of metrics"):
+        copy.rows()
+    with pytest.raises(ValueError, match="JSON"):
+        seal({"kind": "eval", "step": 3, "return": math.nan}, LogPosition())

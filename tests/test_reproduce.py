@@ -13,7 +13,7 @@ from algd.experiments import ablations, benchmark, stability
 from algd.experiments.trials import family
 from algd.runs.config import describe, make_envs
 from algd.runs.directory import create_run
-from algd.runs.files import LogPosition, seal
+from algd.runs.files import LogPosition, seal, write_record
 from algd.sweeps.estimate import label
 from algd.sweeps.job import evaluation_path
 
@@ -56,7 +56,7 @@ def make_up(job):
     cost = {"mean": cost_of(job), "standard_error": 0.5, "budget": 20.0, "violation_rate": 0.1}
     judged = {"step": job.settings.steps, "episodes": job.episodes, "cost": cost}
     judged["return"] = {"mean": 12.0, "standard_error": 0.2}
-    evaluation_path(job.directory).write_text(json.dumps(judged))
+    write_record(evaluation_path(job.directory), judged)
 
 
 @pytest.fixture(scope="module")

@@ -16,15 +16,18 @@ from rich.console import Console
 
 from algd.cli import main
 from algd.runs.config import Settings
+from algd.runs.directory import Run
+from algd.runs.files import read_record, write_record
 from algd.sweeps import executors
 from algd.sweeps import job as job_module
 from algd.sweeps.cores import claimed_cores
-from algd.sweeps.estimate import Speed, disk_bytes, label, measure
-from algd.sweeps.execution import Plan, duration, execute, plan
+from algd.sweeps.estimate import Speed, disk_bytes, known_speeds, label, measure
+from algd.sweeps.execution import Plan, duration, execute, plan, print_plan
 from algd.sweeps.executors import Workers, compute
 from algd.sweeps.job import (
     Outcome,
     attempt,
+    beat_path,
     evaluation_path,
     is_complete,
     last_beat,
@@ -84,7 +87,7 @@ def test_every_combination_has_a_name_that_tells_what_is_varied(tmp_path):
 
 
 def test_a_name_stays_within_its_directory(tmp_path):
-    for value in ("../../escaped", "a/b", "x" * 300, "é" * 300, "c\nd"):
+    for value in ("../../escaped", "a/b", "x" * 300, "é" * 300, "c\\d:*?"):
         options = {"env_options": (f"file={value}",)}
         one = job(tmp_path, "DiffDrive", "algd", 0, options, ("env_options",))
         assert one.directory.parent == tmp_path
@@ -270,6 +273,35 @@ def test_a_failed_run_is_told_and_does_not_stop_the_others(complete, tmp_path, c
         pytest.approx(rows(tmp_path)[0]["return"], rel=1e-5),
     )
     assert plan([good], tmp_path, Workers(), True, QUIET).missing == []
+
+
+@pytest.mark.parametrize("damage", ["evaluation", "config", "progress", "speeds", "other run"])
+def test_a_bad_run_does_not_stop_the_others(damage, complete, tmp_path, capfd):
+    good, bad = tiny_job(tmp_path), tiny_job(tmp_path, seed=1)
+    for one in (good, bad):
+        shutil.copytree(complete.directory, one.directory)
+    config = Run(complete.directory).config()
+    config["settings"]["seed"] = 1
+    Run(bad.directory).write_config(config)
+    judged = read_record(evaluation_path(bad.directory))
+    if damage == "evaluation":
+        del judged["cost"]["budget"]
+        write_record(evaluation_path(bad.directory), judged)
+    if damage == "progress":
+        write_record(beat_path(bad.directory), {"step": "far"})
+    if damage == "speeds":
+        (tmp_path / "speeds.json").write_text('{"a": [["quick"], [1e400]]}')
+        assert known_speeds(tmp_path / "speeds.json") == {}
+    if damage == "config":
+        Run(bad.directory).config_path.write_text("{}")
+    if damage == "other run":
+        config["settings"]["envs"] = 1
+        Run(bad.directory).write_config(config)
+    found = plan([bad, good], tmp_path, Workers(), False, QUIET)
+    print_plan(found, tmp_path, Workers(), QUIET)
+    failures = execute(found, tmp_path, Workers(), QUIET)
+    assert list(failures) == ([bad] if damage in ("config", "other run") else [])
+    assert 0 in [line["seed"] for line in rows(tmp_path)]
 
 
 def test_a_process_that_dies_is_started_again(tmp_path, monkeypatch):

@@ -114,13 +114,14 @@ def print_summary(summary: dict[str, Any], spec: EnvSpec) -> None:
     for column in ("", "mean", "± s.e.", "IQM", "CVaR 0.9", "budget", "episodes over"):
         table.add_column(column, justify="left" if not column else "right")
     row = summary["return"]
-    shown = [f"{row[key]:.2f}" for key in ("mean", "standard_error", "iqm")]
+    number = lambda value: "–" if value is None else f"{value:.2f}"  # noqa: E731
+    shown = [number(row[key]) for key in ("mean", "standard_error", "iqm")]
     table.add_row("return", *shown, "", "", "")
     costs = summary["cost"]
     if len(spec.budgets) == 1:
         costs = {spec.budgets[0].name: costs}
     for name, row in costs.items():
-        shown = [f"{row[key]:.2f}" for key in ("mean", "standard_error", "iqm", "cvar_0.9")]
+        shown = [number(row[key]) for key in ("mean", "standard_error", "iqm", "cvar_0.9")]
         table.add_row(
             name, *shown, f"{row['budget']:g} ({row['unit']})", f"{row['violation_rate']:.0%}"
         )

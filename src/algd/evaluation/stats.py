@@ -4,6 +4,7 @@ Intervals are percentile bootstraps over runs, as deterministic as their seed. W
 are pooled, runs are drawn anew within each task (stratified), so that no draw forgets a task.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -216,6 +217,11 @@ def calibration(expected: Values, measured: Values) -> Calibration:
 # --- summaries --------------------------------------------------------------------------------
 
 
+def known(value: float) -> float | None:
+    """The value, or nothing where it is not a finite number: JSON has no word for those."""
+    return value if math.isfinite(value) else None
+
+
 def summarise(episodes: Episodes, spec: EnvSpec) -> dict[str, Any]:
     """One object for a set of evaluation episodes: return, and cost against each budget."""
     costs = {}
@@ -224,20 +230,20 @@ def summarise(episodes: Episodes, spec: EnvSpec) -> dict[str, Any]:
         critics = calibration(episodes.expected_cost[:, i], episodes.discounted_cost[:, i])
         costs[budget.name] = {
             "mean": float(cost.mean()),
-            "standard_error": standard_error(cost),
+            "standard_error": known(standard_error(cost)),
             "iqm": iqm(cost),
             "cvar_0.9": cvar(cost, 0.9),
             "budget": budget.limit,
             "unit": "discounted sum" if budget.discounted else "sum per episode",
-            "relative": relative_cost(float(cost.mean()), budget.limit),
+            "relative": known(relative_cost(float(cost.mean()), budget.limit)),
             "violation_rate": share_over(cost, budget.limit),
-            "critics": critics._asdict(),
+            "critics": {name: known(value) for name, value in critics._asdict().items()},
         }
     return {
         "episodes": len(episodes.returns),
         "return": {
             "mean": float(episodes.returns.mean()),
-            "standard_error": standard_error(episodes.returns),
+            "standard_error": known(standard_error(episodes.returns)),
             "iqm": iqm(episodes.returns),
         },
         # With one budget its numbers stand directly under "cost".

@@ -1,12 +1,12 @@
 """What a run is made of: its settings, the environment they name, and what is refused."""
 
 import dataclasses
+import itertools
 import json
 import math
 import shlex
 import sys
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any, Literal
 
 import jax
@@ -14,6 +14,7 @@ import jax
 from algd import envs
 from algd.algorithms import preset
 from algd.networks.native import library
+from algd.runs.files import available_memory
 from algd.runs.validation import check_fields, check_hyperparameters
 from algd.types import Budget, CostVectorEnv, EnvSpec, UserError
 
@@ -168,16 +169,6 @@ def check_memory(spec: EnvSpec, slots: int, algorithm: Any) -> None:
             )
 
 
-def available_memory() -> int | None:
-    """Bytes that can be had without swapping, where the system tells."""
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return None
-    fields = dict(line.split(":") for line in lines)
-    return int(fields["MemAvailable"].split()[0]) * 1024
-
-
 def describe(settings: Settings, algorithm: Any, name: str, spec: EnvSpec) -> dict[str, Any]:
     """Everything that determines a run, ready for config.json."""
     versions = {package: version(package) for package in ("algd", "jax", "numpy", "mujoco")}
@@ -195,15 +186,47 @@ def describe(settings: Settings, algorithm: Any, name: str, spec: EnvSpec) -> di
 
 def parse_config(config: dict[str, Any]) -> tuple[Settings, Any, str]:
     """The settings and the algorithm that `describe` described."""
+    settings = check_config(config)
     try:
-        settings = Settings(**_with_tuples(config["settings"]))
         algorithm = dataclasses.replace(
             preset(config["preset"]),  # pyright: ignore[reportArgumentType]
             **_with_tuples(config["hyperparameters"]),
         )
+        check_hyperparameters(algorithm)
         return settings, algorithm, config["preset"]
-    except (KeyError, TypeError) as error:
-        raise UserError(f"The settings do not fit this version of algd: {error}.") from error
+    except (KeyError, TypeError, UserError) as error:
+        raise UserError(f"The settings do not fit this version of algd: {error}") from error
+
+
+def check_config(config: dict[str, Any]) -> Settings:
+    """The settings of a run, if all that `describe` describes is of its kind; its algorithm may be
+    another version's."""
+    try:
+        settings = Settings(**_with_tuples(config["settings"]))
+        for part in (settings, *(Budget(**budget) for budget in config["budgets"])):
+            check_fields(part)
+        origin = config.get("started_from", {"run": "", "step": 0})
+        sound = {
+            "preset": _is_plain(config["preset"]),
+            "hyperparameters": all(
+                _is_plain(name)
+                and all(map(_is_plain, value if isinstance(value, list) else [value]))
+                for name, value in config["hyperparameters"].items()
+            ),
+            "budgets": bool(config["budgets"]),
+            "horizon": type(config["horizon"]) is int and config["horizon"] > 0,
+            "versions": all(map(_is_plain, itertools.chain(*config["versions"].items()))),
+            "started_from": (type(origin["run"]), type(origin["step"])) == (str, int),
+        }
+    except (LookupError, TypeError, AttributeError, UserError) as error:
+        raise UserError(f"The settings do not fit this version of algd: {error}") from error
+    for name in (name for name, good in sound.items() if not good):
+        raise UserError(f"The settings are damaged: {name} is {config.get(name)!r:.200}.")
+    return settings
+
+
+def _is_plain(value: Any) -> bool:
+    return value is None or (str(value).isprintable() and isinstance(value, str | int | float))
 
 
 def _with_tuples(values: dict[str, Any]) -> dict[str, Any]:

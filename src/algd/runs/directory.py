@@ -12,7 +12,6 @@ tensorboard/       the same curves for TensorBoard
 import dataclasses
 import errno
 import hashlib
-import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -23,15 +22,16 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from algd.runs.files import (
-    FORMAT,
     DamagedFile,
     LogPosition,
     drop_torn_line,
     flush_names,
     read_arrays,
+    read_record,
+    read_whole,
     unseal,
     write_arrays,
-    write_atomically,
+    write_record,
 )
 from algd.types import UserError, command
 
@@ -76,32 +76,24 @@ class Run:
         if not self.config_path.is_file():
             raise UserError(f"{self.directory} holds no run: it has no config.json.")
         try:
-            config = json.loads(self.config_path.read_bytes())
-            version, stated = config["format"], config.pop("checksum")
-        except OSError as error:
-            raise UserError(f"{self.config_path} cannot be read: {error.strerror}.") from error
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise UserError(f"{self.config_path} is damaged; restore it from a copy.") from error
-        if version != FORMAT:
-            raise UserError(
-                f"{self.config_path} has the format {version!r}; this version reads {FORMAT}."
-            )
-        if stated != _checksum(config):
-            raise UserError(f"{self.config_path} is damaged or was edited: its checksum differs.")
-        return config
+            return read_record(self.config_path)
+        except DamagedFile as error:
+            raise UserError(f"{error}.") from error
 
     def write_config(self, config: dict[str, Any]) -> None:
         """Write the settings with a checksum."""
-        config = {"format": FORMAT, **config}
-        text = json.dumps({**config, "checksum": _checksum(config)}, indent=2)
-        write_atomically(self.config_path, text.encode())
+        write_record(self.config_path, config)
 
     def rows(self, kind: str | None = None) -> list[dict[str, Any]]:
         """The metrics, of one kind or all; a last line that is still being written is left out."""
-        if not self.metrics_path.is_file():
+        if not self.metrics_path.exists():
             raise UserError(f"{self.directory} has no metrics.jsonl yet.")
+        try:
+            content = read_whole(self.metrics_path)
+        except OSError as error:
+            raise UserError(f"{self.metrics_path} cannot be read: {error.strerror}.") from error
         rows, mark = [], LogPosition()
-        for number, line in enumerate(self.metrics_path.read_bytes().split(b"\n")[:-1], 1):
+        for number, line in enumerate(content.split(b"\n")[:-1], 1):
             try:
                 row, mark = unseal(line, mark)
             except (ValueError, RecursionError) as error:
@@ -118,15 +110,14 @@ class Run:
         if not self.metrics_path.exists():
             return LogPosition()
         try:
-            with open(self.metrics_path, "rb") as file:
-                lines = file.read(mark.size).split(b"\n")
+            lines = read_whole(self.metrics_path)[: mark.size].split(b"\n")
         except OSError as error:
             raise DamagedFile(f"{self.metrics_path} cannot be read ({error.strerror})") from error
         found = LogPosition()
         for line in lines[:-1]:
             try:
                 _, found = unseal(line, found)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise DamagedFile(f"{self.metrics_path} is damaged ({error})") from error
         if found != mark:
             raise DamagedFile(f"{self.metrics_path} is not what it was at the checkpoint")
@@ -216,11 +207,6 @@ class Run:
             raise UserError(f"Cannot lock {self.directory}: {error.strerror}.") from error
         with held:
             yield
-
-
-def _checksum(config: dict[str, Any]) -> str:
-    canonical = json.dumps(config, sort_keys=True)
-    return hashlib.blake2b(canonical.encode(), digest_size=16).hexdigest()
 
 
 def create_run(directory: Path) -> Run:

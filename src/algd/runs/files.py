@@ -1,12 +1,18 @@
-"""Files that are whole or not there, and rows with a running checksum."""
+"""Files that are whole or not there, and rows with a running checksum.
 
+What is read may be damaged, or made by someone to do damage: nothing is larger in memory than on
+the disk, and whatever does not fit ends in one exception.
+"""
+
+import errno
 import hashlib
 import io
 import json
 import os
+import sys
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +22,10 @@ from algd.types import UserError
 
 FORMAT = 1
 MAGIC = b"ALGD"
+# No record of settings or of progress comes near it.
+LARGEST_RECORD = 2**20
+# Of a row of metrics; what is not less is no number that could be drawn.
+LARGEST = 1e300
 
 
 class DamagedFile(Exception):
@@ -53,6 +63,56 @@ def flush_names(directory: Path) -> None:
         os.close(descriptor)
 
 
+def available_memory() -> int | None:
+    """Bytes that can be had without swapping, where the system tells."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    fields = dict(line.split(":") for line in lines)
+    return int(fields["MemAvailable"].split()[0]) * 1024
+
+
+def read_whole(path: Path, most: int | None = None) -> bytes:
+    """The content of a plain file of at most so many bytes, by default a quarter of the memory."""
+    if most is None:
+        most = (available_memory() or sys.maxsize) // 4
+    # A pipe would wait for somebody to write, a device never end.
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "not a plain file", str(path))
+    if path.stat().st_size > most:
+        raise OSError(errno.EFBIG, "larger than it can be meant to be", str(path))
+    return path.read_bytes()
+
+
+def write_record(path: Path, record: Mapping[str, Any]) -> None:
+    """A JSON object with a format version and a checksum."""
+    record = {"format": FORMAT, **record}
+    text = json.dumps({**record, "checksum": _checksum(record)}, indent=2, allow_nan=False)
+    write_atomically(path, text.encode())
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """What `write_record` wrote, or `DamagedFile`."""
+    try:
+        record = json.loads(read_whole(path, LARGEST_RECORD))
+        version, stated = record["format"], record.pop("checksum")
+    except OSError as error:
+        raise DamagedFile(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise DamagedFile(f"{path} is damaged; restore it from a copy") from error
+    if version != FORMAT:
+        raise DamagedFile(f"{path} has the format {version!r}; this version reads {FORMAT}")
+    if stated != _checksum(record):
+        raise DamagedFile(f"{path} is damaged or was edited: its checksum differs")
+    return record
+
+
+def _checksum(record: Mapping[str, Any]) -> str:
+    canonical = json.dumps(record, sort_keys=True)
+    return hashlib.blake2b(canonical.encode(), digest_size=16).hexdigest()
+
+
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     """Arrays by name with a format version and a checksum over everything."""
     buffer = io.BytesIO()
@@ -66,7 +126,7 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
     """What `write_arrays` wrote, or `DamagedFile`."""
     try:
-        content = path.read_bytes()
+        content = read_whole(path)
     except OSError as error:
         raise DamagedFile(f"{path} cannot be read ({error.strerror})") from error
     head, digest, payload = content[:8], content[8:40], content[40:]
@@ -82,10 +142,24 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     if hashlib.blake2b(head + payload, digest_size=32).digest() != digest:
         raise DamagedFile(f"{path} is damaged: its checksum does not fit")
     try:
-        with np.load(io.BytesIO(payload), allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
-    except (ValueError, KeyError, OSError, zipfile.BadZipFile) as error:
+        return dict(_plain_arrays(payload))
+    except Exception as error:
+        # What a crafted archive can make zipfile and NumPy raise is written down nowhere.
         raise DamagedFile(f"{path} holds no plain arrays ({error})") from error
+
+
+def _plain_arrays(payload: bytes) -> Iterator[tuple[str, np.ndarray]]:
+    """The members of an archive that is as large as what it holds."""
+    with zipfile.ZipFile(io.BytesIO(payload)) as archive:
+        members = archive.infolist()
+        if any(member.compress_type != zipfile.ZIP_STORED for member in members):
+            raise ValueError("it is compressed")
+        if sum(member.file_size for member in members) > len(payload):
+            raise ValueError("its members share their bytes")
+        for member in members:
+            content = io.BytesIO(archive.read(member))
+            array = np.lib.format.read_array(content, allow_pickle=False)
+            yield member.filename.removesuffix(".npy"), array
 
 
 # --- rows with a running checksum -------------------------------------------------------------
@@ -100,7 +174,7 @@ class LogPosition(NamedTuple):
 
 def seal(row: Mapping[str, Any], mark: LogPosition) -> tuple[bytes, LogPosition]:
     """The line of a row that follows the mark, and the mark behind it."""
-    crc = zlib.crc32(json.dumps(row).encode(), mark.crc)
+    crc = zlib.crc32(json.dumps(row, allow_nan=False).encode(), mark.crc)
     line = json.dumps({**row, "crc": f"{crc:08x}"}).encode() + b"\n"
     return line, LogPosition(mark.size + len(line), crc)
 
@@ -108,7 +182,7 @@ def seal(row: Mapping[str, Any], mark: LogPosition) -> tuple[bytes, LogPosition]
 def unseal(line: bytes, mark: LogPosition) -> tuple[dict[str, Any], LogPosition]:
     """The row of a line that follows the mark, and the mark behind it, or `ValueError`."""
     row = json.loads(line)
-    if not isinstance(row, dict) or not isinstance(row.get("kind"), str):
+    if not isinstance(row, dict) or not _is_row(row):
         raise ValueError("not a row of metrics")
     if "crc" not in row and not mark.crc:
         # Runs of before the checksum: taken as they are, but never among rows that have one.
@@ -118,6 +192,16 @@ def unseal(line: bytes, mark: LogPosition) -> tuple[dict[str, Any], LogPosition]
     if expected != line + b"\n":
         raise ValueError("the checksum differs")
     return row, behind
+
+
+def _is_row(row: Mapping[str, Any]) -> bool:
+    """Whether it has a kind, a step, and numbers that a float can hold."""
+    values = [value for name, value in row.items() if name not in ("kind", "crc")]
+    return (
+        isinstance(row.get("kind"), str)
+        and type(row.get("step")) is int
+        and all(type(value) in (int, float) and abs(value) < LARGEST for value in values)
+    )
 
 
 def make_directory(path: Path) -> None:

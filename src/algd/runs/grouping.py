@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from algd.runs.config import check_config
 from algd.runs.directory import Run
 from algd.types import UserError
 
@@ -85,14 +86,11 @@ def _runs_in(path: Path, depth: int = 2) -> Iterator[Path]:
 def _checked_config(run: Run, unfinished: bool) -> dict[str, Any]:
     """The settings of a run with something to show, or a message that says what it lacks."""
     config = run.config()
-    rows = run.rows("eval")
     try:
-        # Everything that is looked up later.
-        for part in (task_of, _identity):
-            part(config)
-        steps, last = config["settings"]["steps"], max((row["step"] for row in rows), default=None)
-    except (LookupError, TypeError) as error:
-        raise UserError(f"{run.config_path} is not of this version: it lacks {error}.") from error
+        steps = check_config(config).steps
+    except UserError as error:
+        raise UserError(f"{run.config_path}: {error}") from error
+    last = max((row["step"] for row in run.rows("eval")), default=None)
     if last is None:
         raise UserError(f"{run.directory} has no evaluation yet.")
     if last < steps and not unfinished:

@@ -92,6 +92,9 @@ def _problem(name: str, value: Any, hint: Any) -> str | None:
         return "a number"
     if hint in (int, float):
         return _range_problem(value, _range(name, hint))
+    if hint is str:
+        fine = isinstance(value, str) and value.isprintable()
+        return None if fine else "a text without line breaks and control characters"
     return None if isinstance(value, hint) else f"a {hint.__name__}"
 
 

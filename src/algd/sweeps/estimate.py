@@ -13,7 +13,7 @@ import numpy as np
 
 from algd.runs.config import kept_transitions, make_envs
 from algd.runs.directory import KEEP, Run
-from algd.runs.files import write_atomically
+from algd.runs.files import LARGEST_RECORD, read_whole, write_atomically
 from algd.sweeps.executors import answer, start
 from algd.sweeps.plan import Job
 from algd.training.trainer import Trainer
@@ -114,10 +114,7 @@ def speeds(
     kind: Kind = label,
 ) -> dict[str, Speed]:
     """The speed of each kind of run among the jobs, measured once and kept in a file."""
-    try:
-        known = {name: Speed(*values) for name, values in json.loads(path.read_bytes()).items()}
-    except (OSError, ValueError, TypeError):
-        known = {}
+    known = known_speeds(path)
     missing = {kind(job): job for job in jobs if kind(job) not in known}
     for number, (name, job) in enumerate(missing.items(), 1):
         announce(f"measuring the speed of {name} ({number} of {len(missing)})")
@@ -128,6 +125,22 @@ def speeds(
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, json.dumps(known, indent=2).encode())
     return known
+
+
+def known_speeds(path: Path) -> dict[str, Speed]:
+    """What was measured before; if the file is of another kind, nothing."""
+    try:
+        found = json.loads(read_whole(path, LARGEST_RECORD))
+        return {name: Speed(*map(_times, values)) for name, values in found.items()}
+    except (OSError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError):
+        return {}
+
+
+def _times(values: Any) -> list[float]:
+    times = np.array(values, float)
+    if times.ndim != 1 or not times.size or not ((times > 0.0) & np.isfinite(times)).all():
+        raise ValueError("no measurement of time")
+    return times.tolist()
 
 
 def disk_bytes(job: Job) -> int:

@@ -18,8 +18,8 @@ from algd.runs.files import make_directory
 from algd.sweeps.estimate import Kind, Speed, disk_bytes, label, speeds
 from algd.sweeps.executors import Workers, check_workers, compute
 from algd.sweeps.job import Beat, Outcome, beat_path, is_complete, last_beat
-from algd.sweeps.plan import Job, is_there
-from algd.sweeps.results import check_ours, row, rows, write_csv
+from algd.sweeps.plan import Job
+from algd.sweeps.results import check_ours, row_or_nothing, rows, write_csv
 from algd.training.loop import stop_on_signal
 from algd.types import UserError
 
@@ -60,7 +60,7 @@ def plan(
     """Look at what is there, and measure how long the rest will take."""
     check_workers(workers)
     check_ours(out / "results.csv")
-    missing = [job for job in jobs if not is_complete(job)]
+    missing = [job for job in jobs if not is_done(job)]
     if not estimate or not missing:
         return Plan(list(jobs), missing, {})
     make_directory(out)
@@ -71,9 +71,18 @@ def plan(
     return Plan(list(jobs), missing, found, kind)
 
 
+def is_done(job: Job) -> bool:
+    """Whether nothing is left to do; a damaged run, or another one in its place, will say so
+    itself when its turn comes, and the others go on."""
+    try:
+        return is_complete(job)
+    except UserError:
+        return False
+
+
 def print_plan(found: Plan, out: Path, workers: Workers, console: Console) -> None:
     """What will be done, before anything is done."""
-    begun = sum(is_there(job) for job in found.missing)
+    begun = sum(job.directory.joinpath("config.json").exists() for job in found.missing)
     count = f"{len(found.wanted)} run{'' if len(found.wanted) == 1 else 's'}"
     console.print(
         f"[bold]{count}[/]: {len(found.wanted) - len(found.missing)} complete, "
@@ -180,7 +189,7 @@ class Display:
             self.console.print(f"[red]failed[/] {count} {name}  (log: {job.log_path})")
             self.console.print(escape(outcome.message.rstrip()), highlight=False)
         elif outcome.kind == "done":
-            values = row(job.directory) or {}
+            values = row_or_nothing(job.directory) or {}
             costs = [f"{k} {v:.2f}" for k, v in values.items() if k.split("/")[0] == "cost"]
             text = f"return {values.get('return', float('nan')):.2f}, {', '.join(costs)}"
             self.console.print(f"[green]done[/] {count} {name}  {text}", highlight=False)

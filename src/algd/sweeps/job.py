@@ -1,6 +1,5 @@
 """One run of a sweep, on whichever machine: train it, or continue it, then judge its policy."""
 
-import json
 import os
 import signal
 import time
@@ -17,7 +16,7 @@ from algd.evaluation.policy import load
 from algd.evaluation.stats import summarise
 from algd.runs.config import make_envs
 from algd.runs.directory import Run
-from algd.runs.files import write_atomically
+from algd.runs.files import DamagedFile, read_record, write_record
 from algd.sweeps.plan import Job, is_there
 from algd.training import loop
 from algd.training.loop import Interrupted, Progress
@@ -61,7 +60,7 @@ def train_or_continue(job: Job, wanted: Callable[[], bool] = lambda: True) -> No
         wait_for_lock(run)
         loop.resume(job.directory, report=beat, env=job.settings.env)
     summary = judge(job)
-    write_atomically(evaluation_path(job.directory), json.dumps(summary, indent=2).encode())
+    write_record(evaluation_path(job.directory), summary)
 
 
 def attempt(job: Job, cache: str | None, parent: int | None = None) -> Outcome:
@@ -104,7 +103,7 @@ class Heartbeat:
         beat = Beat(*at, clock, spent, os.getpid())
         # Windows replaces no file that somebody reads; the next beat will.
         with self.run.writing(), suppress(PermissionError):
-            write_atomically(beat_path(self.run.directory), json.dumps(beat._asdict()).encode())
+            write_record(beat_path(self.run.directory), beat._asdict())
         if not self.wanted():
             # Training catches it, and leaves a checkpoint of this very step.
             signal.raise_signal(signal.SIGTERM)
@@ -118,9 +117,11 @@ def beat_path(directory: Path) -> Path:
 def last_beat(directory: Path) -> Beat | None:
     """How far a run is, if it has said so."""
     try:
-        return Beat(**json.loads(beat_path(directory).read_bytes()))
-    except (OSError, ValueError, TypeError):
+        found = read_record(beat_path(directory))
+        beat = Beat(**{name: found[name] for name in Beat._fields})
+    except (DamagedFile, KeyError):
         return None
+    return beat if all(type(value) in (int, float) for value in beat) else None
 
 
 def evaluation_path(directory: Path) -> Path:
@@ -131,8 +132,8 @@ def evaluation_path(directory: Path) -> Path:
 def last_evaluation(directory: Path) -> dict[str, Any] | None:
     """The judgement of a run's final policy, if there is one."""
     try:
-        return json.loads(evaluation_path(directory).read_bytes())
-    except (OSError, ValueError):
+        return read_record(evaluation_path(directory))
+    except DamagedFile:
         return None
 
 

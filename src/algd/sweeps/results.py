@@ -23,14 +23,20 @@ def row(directory: Path) -> Row | None:
     judged = last_evaluation(directory)
     if judged is None:
         return None
-    run = Run(directory)
+    try:
+        return _row(Run(directory), judged)
+    except (LookupError, TypeError, AttributeError) as error:
+        raise UserError(f"{directory} is not complete: {error!r} in evaluation.json.") from error
+
+
+def _row(run: Run, judged: dict[str, Any]) -> Row:
     config = run.config()
     settings, algorithm, name = parse_config(config)
     names = [budget["name"] for budget in config["budgets"]]
     ends = ("",) if len(names) == 1 else tuple(f"/{name}" for name in names)
     costs = [judged["cost"]] if len(names) == 1 else [judged["cost"][name] for name in names]
     evaluations, trained = run.rows("eval")[-5:], run.rows("train")
-    beat = last_beat(directory)
+    beat = last_beat(run.directory)
 
     def last_five(quantity: str) -> float:
         return sum(r[quantity] for r in evaluations) / len(evaluations)
@@ -74,10 +80,11 @@ def overrides(settings: Settings, algorithm: Any, name: str) -> str:
 def rows(directory: Path) -> list[Row]:
     """All complete runs of a directory, in the order of their names."""
     folders = sorted(path.parent for path in directory.glob("*/evaluation.json"))
-    return [found for folder in folders if (found := _row_or_nothing(folder))]
+    return [found for folder in folders if (found := row_or_nothing(folder))]
 
 
-def _row_or_nothing(folder: Path) -> Row | None:
+def row_or_nothing(folder: Path) -> Row | None:
+    """The row of a run that may be damaged or another one's."""
     try:
         return row(folder)
     except UserError:

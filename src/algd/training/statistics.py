@@ -135,6 +135,8 @@ def evaluation_row(episodes: Episodes, spec: EnvSpec) -> dict[str, Any]:
     row |= by_constraint("cost", episodes.cost.mean(axis=0), names)
     row |= by_constraint("cost_std", episodes.cost.std(axis=0), names)
     row |= by_constraint("violation_rate", (episodes.cost > limits).mean(axis=0), names)
-    row |= by_constraint("expected_cost", episodes.expected_cost.mean(axis=0), names)
+    if np.isfinite(episodes.expected_cost).all():
+        # Not every algorithm has a critic of the cost.
+        row |= by_constraint("expected_cost", episodes.expected_cost.mean(axis=0), names)
     row |= by_constraint("discounted_cost", episodes.discounted_cost.mean(axis=0), names)
     return row
