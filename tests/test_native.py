@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from algd.networks.critics import CriticEnsemble
-from algd.networks.layers import bfloat16_product, half_fan_in_normal, mlp, silu
+from algd.networks.layers import bfloat16_product, half_fan_in_normal, mlp
 from algd.networks.native import library
 from algd.networks.score import ScoreNetwork
 from algd.profiling.update import example_batch
@@ -40,11 +40,11 @@ def by_xla(function, *args):
         return function(*args)
 
 
-def example(batch=150, actions=7, size=3, outputs=2, hidden=64):
+def example(activation="silu", batch=150, actions=7, size=3, outputs=2, hidden=64):
     """Critics and points: more rows than one block, and no multiple of a tile."""
     keys = jax.random.split(jax.random.key(0), 4)
     critics = CriticEnsemble.create(
-        3, 5, size, (hidden, hidden), outputs, half_fan_in_normal, keys[0]
+        3, 5, size, (hidden, hidden), outputs, activation, half_fan_in_normal, keys[0]
     )
     obs = jax.random.normal(keys[1], (batch + 20, 5))
     action = 3.0 * jax.random.normal(keys[2], (batch + 20, actions, size))
@@ -83,17 +83,17 @@ def agree(found, expected, error, strays=0.0):
 
 
 @compiled
-@pytest.mark.parametrize("activation", [jax.nn.relu, silu])
+@pytest.mark.parametrize("activation", ["relu", "silu"])
 @pytest.mark.parametrize("product", [jnp.matmul, bfloat16_product])
 @pytest.mark.parametrize("share", [0.0, 0.1, 1.0])
 def test_values_and_pullback_are_those_of_xla(activation, product, share):
-    critics, obs, action, cotangents = example()
+    critics, obs, action, cotangents = example(activation)
     # Rows of zeros are left out on the way back.
     chosen = jax.random.uniform(jax.random.key(1), cotangents.shape[1:3]) < share
     cotangents = jnp.where(chosen[..., None], cotangents, 0.0)
 
     def both():
-        values, pull_back = critics.values_and_pullback(obs, action, activation, product)
+        values, pull_back = critics.values_and_pullback(obs, action, product)
         return values, pull_back(cotangents)
 
     # As programs: one by one, XLA would compile each operation.
@@ -107,23 +107,23 @@ def test_a_rows_result_does_not_depend_on_the_others():
     critics, obs, action, cotangents = example()
 
     def both(rows):
-        values, pull_back = critics.values_and_pullback(obs[rows], action[rows], silu)
+        values, pull_back = critics.values_and_pullback(obs[rows], action[rows])
         return values, pull_back(cotangents[:, rows])
 
     (values, grads), (some_values, some_grads) = both(slice(None)), both(slice(31, 64))
     np.testing.assert_array_equal(values[:, 31:64], some_values)
     np.testing.assert_array_equal(grads[31:64], some_grads)
-    np.testing.assert_array_equal(critics.values(obs, action[:, 2], silu), values[:, :, 2])
+    np.testing.assert_array_equal(critics.values(obs, action[:, 2]), values[:, :, 2])
 
 
 @compiled
-@pytest.mark.parametrize("activation", [jax.nn.relu, silu])
+@pytest.mark.parametrize("activation", ["relu", "silu"])
 def test_what_is_not_a_number_stays_so(activation):
-    critics, obs, action, cotangents = example()
-    values, pull_back = critics.values_and_pullback(obs, action, activation)
+    critics, obs, action, cotangents = example(activation)
+    values, pull_back = critics.values_and_pullback(obs, action)
     spoilt = pull_back(cotangents.at[:, 3, 2].set(jnp.nan))
     assert np.isnan(spoilt).all(axis=-1).sum() == 1
-    spoilt = critics.values(obs.at[5, 1].set(jnp.nan), action[:, 0], activation)
+    spoilt = critics.values(obs.at[5, 1].set(jnp.nan), action[:, 0])
     assert np.isnan(spoilt).all(axis=(0, 2)).sum() == 1
     assert np.isfinite(values).all()
 
@@ -138,10 +138,11 @@ def test_silu_far_from_zero():
             dataclasses.replace(ones[0], weight=ones[0].weight.at[:, -1, 0].set(1.0)),
             dataclasses.replace(ones[1], weight=ones[1].weight.at[:, 0, 0].set(1.0)),
             dataclasses.replace(ones[2], weight=ones[2].weight.at[:, 0, 0].set(1.0)),
-        )
+        ),
+        "silu",
     )
     x = jnp.concatenate([jnp.linspace(-120.0, 120.0, 3001), jnp.array([0.0, 1e-6, -1e-6])])
-    values, pull_back = critics.values_and_pullback(jnp.zeros((len(x), 5)), x[:, None, None], silu)
+    values, pull_back = critics.values_and_pullback(jnp.zeros((len(x), 5)), x[:, None, None])
     twice = jax.nn.silu(jax.nn.silu(np.asarray(x, np.float64)))
     np.testing.assert_allclose(values[0, :, 0, 0], twice, rtol=1e-6, atol=1e-7)
     slopes = jax.vmap(jax.grad(lambda x: jax.nn.silu(jax.nn.silu(x))))(x)
@@ -151,16 +152,16 @@ def test_silu_far_from_zero():
 
 
 @compiled
-@pytest.mark.parametrize("activation", [jax.nn.relu, silu])
+@pytest.mark.parametrize("activation", ["relu", "silu"])
 def test_regression_has_the_gradient_of_automatic_differentiation(activation):
-    critics, obs, action, targets = example(batch=77, actions=1)
+    critics, obs, action, targets = example(activation, batch=77, actions=1)
 
     def loss(critics):
-        values = critics(obs, action[:, 0], activation)
+        values = critics(obs, action[:, 0])
         return 0.3 * jnp.sum((values - targets[:, :, 0]) ** 2), values
 
     expected, values = by_xla(jax.jit(jax.grad(loss, has_aux=True)), critics)
-    found_values, found = critics.regress(obs, action[:, 0], targets[:, :, 0], 0.3, activation)
+    found_values, found = critics.regress(obs, action[:, 0], targets[:, :, 0], 0.3)
     agree(found_values, values, SINGLE)
     for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         agree(one, other, SINGLE)
@@ -191,7 +192,7 @@ def test_mapped_over_seeds_each_is_computed_as_alone():
     keys = jax.random.split(jax.random.key(0), 3)
     networks = jax.vmap(lambda k: ScoreNetwork.create(5, 2, (32,) * 3, 4, 8, k))(keys)
     x = jax.random.normal(jax.random.key(1), (3, 70, 32))
-    apply = lambda network, x: mlp(network.layers[1:], x, jax.nn.relu)  # noqa: E731
+    apply = lambda network, x: mlp(network.layers[1:], x, "relu")  # noqa: E731
     together = jax.vmap(apply)(networks, x)
     for i in range(3):
         alone = apply(jax.tree.map(lambda leaf, i=i: leaf[i], networks), x[i])

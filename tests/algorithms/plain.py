@@ -170,25 +170,24 @@ def recast(tree, old, new):
     return jax.tree.map(lambda x: jnp.asarray(x.astype(new) if x.dtype == old else x), arrays)
 
 
-def mlp_of(layers, activation):
-    return MLP([p for layer in layers for p in (layer.weight, layer.bias)], activation)
+def mlp_of(network):
+    params = [p for layer in network.layers for p in (layer.weight, layer.bias)]
+    return MLP(params, network.activation)
 
 
-def ensemble_of(critics, activation):
-    count = critics.layers[0].bias.shape[0]
-    pick = lambda m: jax.tree.map(lambda x: x[m], critics.layers)  # noqa: E731
-    return Ensemble([mlp_of(pick(m), activation) for m in range(count)])
+def ensemble_of(critics):
+    pick = lambda m: jax.tree.map(lambda x: x[m], critics)  # noqa: E731
+    return Ensemble([mlp_of(pick(m)) for m in range(critics.members)])
 
 
-def assert_mlp(layers, mlp, **tolerance):
-    for got, expected in zip(mlp_of(layers, mlp.activation).params, mlp.params, strict=True):
+def assert_mlp(network, mlp, **tolerance):
+    for got, expected in zip(mlp_of(network).params, mlp.params, strict=True):
         np.testing.assert_allclose(got, expected, **tolerance)
 
 
 def assert_ensemble(critics, ensemble, **tolerance):
     for m, member in enumerate(ensemble.members):
-        layers = jax.tree.map(lambda x, m=m: x[m], critics.layers)
-        assert_mlp(layers, member, **tolerance)
+        assert_mlp(jax.tree.map(lambda x, m=m: x[m], critics), member, **tolerance)
 
 
 def random_batch(count, seed=0, spec=SPEC):

@@ -1,4 +1,4 @@
-"""CAL: its identities, its presets, and whole updates against plain NumPy."""
+"""CAL, a preset of SAC+Lag: its identities, its presets, and whole updates against plain NumPy."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ from plain import (
     start,
 )
 
-from algd.algorithms.cal import CAL, PRESETS, Draws
+from algd.algorithms.sac_lag import CAL, PRESETS, Draws
 from algd.objectives.multipliers import hinged_multiplier
 
 BATCH = 8
@@ -51,11 +51,11 @@ def test_presets_follow_the_table():
     for name, row in rows.items():
         p = PRESETS[name]
         assert row == (
-            p.convexity,
+            p.rho,
             p.cost_spread,
             p.cost_ensemble,
             p.updates_per_step,
-            p.intrgt_max,
+            p.cost_target == "max",
             p.batch_size,
         )
 
@@ -66,9 +66,9 @@ class Plain:
     def __init__(self, cal, state):
         self.cal = cal
         low, high = np.array(state.low), np.array(state.high)
-        self.policy = Squashed(mlp_of(state.actor, "relu"), low, high, cal.log_std_bounds)
-        self.q, self.target_q = (ensemble_of(x, "relu") for x in (state.q, state.target_q))
-        self.qc, self.target_qc = (ensemble_of(x, "silu") for x in (state.qc, state.target_qc))
+        self.policy = Squashed(mlp_of(state.actor), low, high, cal.log_std_bounds)
+        self.q, self.target_q = (ensemble_of(x) for x in (state.q, state.target_q))
+        self.qc, self.target_qc = (ensemble_of(x) for x in (state.qc, state.target_qc))
         self.log_alpha = np.array(state.temperature.log_alpha)
         self.log_lam, self.limit = np.array(state.dual.log_lam), np.array(state.limit)
         self.adams = {k: Adam(3e-4) for k in ("q", "qc", "actor", "alpha", "lam")}
@@ -86,7 +86,7 @@ class Plain:
         next_q = self.target_q.forward(b.next_obs, a2)[..., 0].min(axis=0)
         y = b.reward + 0.99 * keep * (next_q - alpha * log_prob2)
         next_qc = self.target_qc.forward(b.next_obs, a2)
-        if cal.intrgt_max:
+        if cal.cost_target == "max":
             next_qc = np.repeat(next_qc[draws.members].max(axis=0)[None], len(next_qc), axis=0)
         if cal.cost_floor:
             next_qc = np.maximum(next_qc, 0.0)
@@ -97,7 +97,7 @@ class Plain:
 
         qc_replay, _ = pessimistic(self.qc.forward(b.obs, b.action), cal.cost_spread)
         slack = np.mean(self.limit - qc_replay, axis=0)
-        augmented = lam - np.minimum(lam, cal.convexity * slack)
+        augmented = lam - np.minimum(lam, cal.rho * slack)
 
         action, log_prob = self.policy.sample(b.obs, draws.noise)
         qs = self.q.forward(b.obs, action)
@@ -153,10 +153,10 @@ def test_whole_updates(name):
             np.testing.assert_allclose(state.dual.log_lam, plain.log_lam, **EXACT)
 
 
-@pytest.mark.parametrize("intrgt_max", [False, True])
-def test_members_are_independent_with_own_targets_only(intrgt_max):
+@pytest.mark.parametrize("target", ["own", "max"])
+def test_members_are_independent_with_own_targets_only(target):
     """Another target for member 0 changes member 1's step only where the target is shared."""
-    cal = CAL(intrgt_max=intrgt_max, cost_ensemble=2, actor_hidden=4, critic_hidden=4)
+    cal = replace(CAL, cost_target=target, cost_ensemble=2, actor_hidden=4, critic_hidden=4)
     state = start(cal)
     batch = in_single(random_batch(BATCH))
     draws = cal.draw(batch.action.shape, jax.random.key(1))
@@ -168,4 +168,4 @@ def test_members_are_independent_with_own_targets_only(intrgt_max):
     # The first moments are the gradients, up to a factor.
     before, after = (np.array(s.qc_moments[0].mu.layers[0].weight) for s in (plain, other))
     assert (before[0] != after[0]).any()
-    assert (before[1] == after[1]).all() != intrgt_max
+    assert (before[1] == after[1]).all() == (target == "own")

@@ -105,10 +105,10 @@ class Plain:
     def __init__(self, hj, state):
         self.hj = hj
         low, high = np.array(state.low), np.array(state.high)
-        self.policy = Squashed(mlp_of(state.actor, "elu"), low, high, hj.log_std_bounds)
-        self.multiplier = mlp_of(state.multiplier, "elu")
-        self.q, self.target_q = (ensemble_of(x, "elu") for x in (state.q, state.target_q))
-        self.qh, self.target_qh = (ensemble_of(x, "elu") for x in (state.qh, state.target_qh))
+        self.policy = Squashed(mlp_of(state.actor), low, high, hj.log_std_bounds)
+        self.multiplier = mlp_of(state.multiplier)
+        self.q, self.target_q = (ensemble_of(x) for x in (state.q, state.target_q))
+        self.qh, self.target_qh = (ensemble_of(x) for x in (state.qh, state.target_qh))
         self.log_alpha = np.array(state.temperature.log_alpha)
         rates = {
             "q": hj.critic_rate,

@@ -53,9 +53,9 @@ class Plain:
     def __init__(self, ppo, state):
         self.ppo = ppo
         nets = state.networks
-        self.actor = mlp_of(nets.actor.layers, "tanh")
+        self.actor = mlp_of(nets.actor.mean)
         self.log_std = np.array(nets.actor.log_std)
-        self.v, self.vc = mlp_of(nets.v, "tanh"), mlp_of(nets.vc, "tanh")
+        self.v, self.vc = mlp_of(nets.v), mlp_of(nets.vc)
         self.adams = {name: Adam(0.0) for name in ("actor", "v", "vc")}
         self.lam, self.limit = np.array(state.dual.lam), np.array(state.limit)
         self.lam_adam = Adam(ppo.dual_rate)
@@ -203,7 +203,7 @@ def test_whole_epochs(name):
             expected = plain.update(jax.tree.map(np.array, batch), order)
             for metric, value in expected.items():
                 np.testing.assert_allclose(metrics[metric], value, **EXACT)
-            assert_mlp(state.networks.actor.layers, plain.actor, **EXACT)
+            assert_mlp(state.networks.actor.mean, plain.actor, **EXACT)
             assert_mlp(state.networks.v, plain.v, **EXACT)
             assert_mlp(state.networks.vc, plain.vc, **EXACT)
             np.testing.assert_allclose(state.networks.actor.log_std, plain.log_std, **EXACT)

@@ -15,10 +15,9 @@ import pytest
 from plain import QUICK, start
 
 from algd.algorithms.algd import ALGD
-from algd.algorithms.cal import CAL
 from algd.algorithms.hj import HJ
 from algd.algorithms.ppo_lag import PPOLag
-from algd.algorithms.sac_lag import SACLag
+from algd.algorithms.sac_lag import PRESETS, SACLag
 from algd.types import Budget, EnvSpec, Transition
 
 SPEC = EnvSpec(3, (-1.0,), (1.0,), (Budget(10.0),), 20)
@@ -38,15 +37,7 @@ FAST = {
 CERTAIN = {"initial_alpha": 1e-6, "alpha_rate": 1e-9, "actor_hidden": 16}
 LEARNERS = {
     "algd": ALGD(**FAST, score_hidden=8, cost_ensemble=2, mc_samples=2),
-    "cal": CAL(
-        **FAST,
-        **CERTAIN,
-        cost_critic_rate=3e-3,
-        polyak_every=1,
-        goal_is_terminal=False,
-        mask_cost=True,
-        cost_ensemble=2,
-    ),
+    "cal": replace(PRESETS["cal-quick"], **FAST, **CERTAIN, cost_floor=False, cost_ensemble=2),
     "sac-lag": SACLag(**FAST, **CERTAIN, cost_ensemble=2),
     "sac-auglag": SACLag(energy="augmented", **FAST, **CERTAIN, cost_ensemble=2),
     "hj": HJ(
@@ -96,7 +87,7 @@ def test_replay_learners_find_the_values(name):
     assessment = jax.vmap(lambda o, a: algorithm.assess(state, o, a))(STATES, action)
     np.testing.assert_allclose(assessment.value, Q, atol=0.08)
     if name == "hj":
-        qh = state.qh(STATES, action, jax.nn.elu)[..., 0].mean(axis=0)
+        qh = state.qh(STATES, action)[..., 0].mean(axis=0)
         np.testing.assert_allclose(qh, QH, atol=0.08)
     else:
         np.testing.assert_allclose(assessment.cost[:, 0], QC, atol=0.08)

@@ -35,9 +35,9 @@ class Plain:
     def __init__(self, sac, state):
         self.sac = sac
         low, high = np.array(state.low), np.array(state.high)
-        self.policy = Squashed(mlp_of(state.actor, "relu"), low, high, sac.log_std_bounds)
-        self.q, self.target_q = (ensemble_of(x, "relu") for x in (state.q, state.target_q))
-        self.qc, self.target_qc = (ensemble_of(x, "silu") for x in (state.qc, state.target_qc))
+        self.policy = Squashed(mlp_of(state.actor), low, high, sac.log_std_bounds)
+        self.q, self.target_q = (ensemble_of(x) for x in (state.q, state.target_q))
+        self.qc, self.target_qc = (ensemble_of(x) for x in (state.qc, state.target_qc))
         self.log_alpha = np.array(state.temperature.log_alpha)
         self.lam, self.limit = np.array(state.dual.lam), np.array(state.limit)
         self.integral = np.array(state.dual.integral) if sac.dual == "pid" else None
@@ -146,7 +146,8 @@ def test_whole_updates(name):
         for i in range(2):
             batch = random_batch(BATCH, seed=i)
             draw = np.random.default_rng(10 + i)
-            draws = Draws(*(jnp.asarray(draw.normal(size=(BATCH, 2))) for _ in range(2)))
+            noises = (jnp.asarray(draw.normal(size=(BATCH, 2))) for _ in range(2))
+            draws = Draws(*noises, members=jnp.zeros(4, int))
             state, metrics = update(state, batch, draws)
             expected = plain.update(jax.tree.map(np.array, batch), jax.tree.map(np.array, draws))
             for metric, value in expected.items():

@@ -16,11 +16,13 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from algd.networks.adam import adam_step, init_moments
 from algd.networks.critics import CriticEnsemble
-from algd.networks.layers import bfloat16_product, half_fan_in_normal, silu, xavier_uniform
+from algd.networks.layers import bfloat16_product, half_fan_in_normal, xavier_uniform
 from algd.networks.numpy_policy import Diffusion, PolicyData
-from algd.networks.portable import lagrangian_critics, network
+from algd.networks.portable import lagrangian_critics, of_layers
 from algd.networks.score import ScoreNetwork
+from algd.objectives.bounding import BOUNDING, Bounding, BoundsName, Box
 from algd.objectives.diffusion import (
+    NoiseSchedule,
     geometric_schedule,
     monte_carlo_score,
     noise_scales,
@@ -35,8 +37,10 @@ from algd.objectives.td_targets import (
     cost_targets,
     double_critic_loss,
     ensemble_loss,
+    next_cost,
     pessimistic_cost,
     polyak,
+    polyak_rate,
     td_target,
 )
 from algd.types import Assessment, EnvSpec, Metrics, Mode, Transition
@@ -103,7 +107,7 @@ class ALGD:
     1 the ancestral step."""
     last_step_noise: bool = False
     """Whether the last reverse step adds noise."""
-    bounds: Literal["boltzmann", "tanh", "clip"] = "boltzmann"
+    bounds: BoundsName = "boltzmann"
     """How the action stays in its box. `boltzmann`: tanh of a latent whose target density is that
     of exp(-L/beta) on the box, Jacobian included, proposals made in the latent. `tanh`: squashed
     without Jacobian, proposals around the action (authors' program). `clip`: no latent, the action
@@ -199,9 +203,15 @@ class ALGD:
         score = ScoreNetwork.create(
             *sizes, (self.score_hidden,) * 3, self.denoise_steps, self.embedding, score_key
         )
-        q = CriticEnsemble.create(2, *sizes, hidden, 1, xavier_uniform, q_key)
+        q = CriticEnsemble.create(2, *sizes, hidden, 1, "relu", xavier_uniform, q_key)
         qc = CriticEnsemble.create(
-            self.cost_ensemble, *sizes, hidden, len(spec.budgets), half_fan_in_normal, qc_key
+            self.cost_ensemble,
+            *sizes,
+            hidden,
+            len(spec.budgets),
+            "silu",
+            half_fan_in_normal,
+            qc_key,
         )
         limit = jnp.asarray(spec.critic_limits(self.cost_discount))
         return State(
@@ -228,8 +238,9 @@ class ALGD:
         normal = jax.random.normal(key, (1 + self.denoise_steps, state.low.shape[0]))
         if mode == "deterministic" and self.deterministic == "zero-noise":
             normal = jnp.zeros_like(normal)
-        latents = self.chain(state.score, obs, normal[0], normal[1:], state)
-        return jnp.clip(self.squash(latents[-1], state), state.low, state.high), {}
+        bounding = self.bounding(state)
+        latents = self.chain(state.score, obs, normal[0], normal[1:], bounding)
+        return jnp.clip(bounding.action(latents[-1]), state.low, state.high), {}
 
     def assess(
         self, state: State, obs: Float[Array, " obs"], action: Float[Array, " action"]
@@ -247,11 +258,10 @@ class ALGD:
 
     def portable(self, state: State) -> PolicyData:
         """The chain and the energy as plain arrays."""
-        schedule = geometric_schedule(self.sigma_min, self.sigma_max, self.denoise_steps)
-        scales = noise_scales(schedule, self.noise_power, self.last_step_noise)
+        schedule, scales = self._schedule
         return PolicyData(
             policy=Diffusion(
-                network=network(state.score.layers, "relu"),
+                network=of_layers(state.score.layers, "relu"),
                 embedding=np.asarray(state.score.time_embedding),
                 drift=schedule.delta_sigma2.astype(np.float32),
                 scales=scales.astype(np.float32),
@@ -264,106 +274,116 @@ class ALGD:
             high=np.asarray(state.high),
         )
 
+    # --- Algorithm 1 --------------------------------------------------------------------------
+
     def update(self, state: State, batch: Transition, key: PRNGKeyArray) -> tuple[State, Metrics]:
         """One gradient round with fresh random numbers."""
         return self.update_with(state, batch, self.draw(batch.action.shape, key))
 
     def update_with(self, state: State, batch: Transition, draws: Draws) -> tuple[State, Metrics]:
         """Algorithm 1: one gradient round with given random numbers."""
-        # Critics: TD targets at an action of the policy, one Adam step each.
-        next_chain = self.chain(
-            state.score, batch.next_obs, draws.next_start, draws.next_noise, state
+        state, of_critics = self._critic_step(state, batch, draws)
+        state, qc, of_score = self._score_step(state, batch, draws)
+        state, of_dual = self._dual_step(state, qc)
+        rate = polyak_rate(self.polyak, state.rounds, self.polyak_every, of_critics["q_loss"])
+        state = replace(
+            state,
+            target_q=polyak(state.target_q, state.q, rate),
+            target_qc=polyak(state.target_qc, state.qc, rate),
+            rounds=state.rounds + 1,
         )
-        next_action = self.squash(next_chain[-1], state)
+        return state, of_critics | of_score | of_dual
+
+    def _critic_step(self, state: State, batch: Transition, draws: Draws) -> tuple[State, Metrics]:
+        """TD targets at an action of the policy, one Adam step for each ensemble."""
+        bounding = self.bounding(state)
+        next_chain = self.chain(
+            state.score, batch.next_obs, draws.next_start, draws.next_noise, bounding
+        )
+        next_action = bounding.action(next_chain[-1])
+
+        next_q = clipped_value(state.target_q.values(batch.next_obs, next_action)[..., 0])
         keep = bootstrap_mask(
             batch, self.mask_reward, self.goal_is_terminal, self.timeout_is_terminal
         )
-        next_q = clipped_value(
-            state.target_q.values(batch.next_obs, next_action, jax.nn.relu)[..., 0]
-        )
         target = td_target(batch.reward, keep, self.discount, next_q)
-        (q_loss, q), q_grads = double_critic_loss(state.q, batch, target, jax.nn.relu)
-        cost_keep = bootstrap_mask(
-            batch, self.mask_cost, timeout_is_terminal=self.timeout_is_terminal
-        )
-        next_qc = state.target_qc.values(batch.next_obs, next_action, silu)
-        if self.cost_target == "mean":
-            next_qc = jnp.broadcast_to(jnp.mean(next_qc, axis=0), next_qc.shape)
-        if self.cost_floor:
-            next_qc = jnp.maximum(next_qc, 0.0)
-        targets = cost_targets(batch.cost, cost_keep, self.cost_discount, next_qc)
-        (qc_loss, _), qc_grads = ensemble_loss(state.qc, batch, targets, silu)
-        q_params, q_moments = adam_step(state.q, q_grads, state.q_moments, self.critic_rate)
-        qc_params, qc_moments = adam_step(state.qc, qc_grads, state.qc_moments, self.critic_rate)
-        state = replace(state, q=q_params, q_moments=q_moments, qc=qc_params, qc_moments=qc_moments)
+        (q_loss, q_values), grads = double_critic_loss(state.q, batch, target)
+        q, q_moments = adam_step(state.q, grads, state.q_moments, self.critic_rate)
 
-        # Score: the chain's end a_0 and the point x_tau, with the pullback to the network.
+        next_qc = state.target_qc.values(batch.next_obs, next_action)
+        next_qc = next_cost(next_qc, self.cost_target == "mean", self.cost_floor)
+        keep = bootstrap_mask(batch, self.mask_cost, timeout_is_terminal=self.timeout_is_terminal)
+        targets = cost_targets(batch.cost, keep, self.cost_discount, next_qc)
+        (qc_loss, _), grads = ensemble_loss(state.qc, batch, targets)
+        qc, qc_moments = adam_step(state.qc, grads, state.qc_moments, self.critic_rate)
+
+        state = replace(state, q=q, q_moments=q_moments, qc=qc, qc_moments=qc_moments)
+        return state, {"q_loss": q_loss, "qc_loss": qc_loss, "q_mean": jnp.mean(q_values)}
+
+    def _score_step(
+        self, state: State, batch: Transition, draws: Draws
+    ) -> tuple[State, Float[Array, "batch constraints"], Metrics]:
+        """Fit the Monte Carlo score and descend the energy of the chain's end; Q_c for the dual."""
+        bounding = self.bounding(state)
+
+        # The chain's end a_0 and the point x_tau, with the pullback to the network.
         def chain_points(score: ScoreNetwork) -> tuple[Array, Array, Array]:
-            latents = self.chain(score, batch.obs, draws.start, draws.noise, state)
+            latents = self.chain(score, batch.obs, draws.start, draws.noise, bounding)
             points = self._score_points(latents, draws)
             fitted = points if self.score_through_chain else jax.lax.stop_gradient(points)
-            inputs = self._network_input(fitted, state)
+            inputs = bounding.network_input(fitted)
             phi = score.scores(score.state_half(batch.obs), inputs, draws.tau)
-            return self.squash(latents[-1], state), points, phi
+            return bounding.action(latents[-1]), points, phi
 
         (action, points, phi), pull_back = jax.vjp(chain_points, state.score)
 
-        # Energies and their gradients at a_0 and at the Monte Carlo proposals, in one batch.
-        proposed = self._propose(points, draws, state)
-        energies, energy_grads, qc_replay = self._energies(
-            state, batch, action, self._to_action(proposed, state)
-        )
-        latent_energies, latent_grads = self._in_latent(
-            energies[:, 1:], energy_grads[:, 1:], proposed, state
+        # Energies and their gradients at a_0 and at N proposals around x_tau, in one batch.
+        spread = self._sigmas(draws.tau, points)[:, None] * draws.proposals
+        proposed = bounding.centre(points)[:, None] + spread
+        if self.proposals == "clipped":
+            proposed = bounding.clip(proposed)
+        energies, energy_grads, qc = self._energies(
+            state, batch, action, bounding.proposed_action(proposed)
         )
         phi_target = jax.vmap(lambda e, g: monte_carlo_score(e, g, self.beta))(
-            latent_energies, latent_grads
+            *bounding.in_latent(energies[:, 1:], energy_grads[:, 1:], proposed, self.beta)
         )
-        size = phi.shape[-1] if self.score_reduction == "mean" else 1
-        count = phi.shape[0]
-        score_loss = jnp.sum((phi - phi_target) ** 2) / (count * size)
+
+        # The losses' slopes at a_0 and phi, pulled back through the chain.
+        count, size = phi.shape[0], phi.shape[-1] if self.score_reduction == "mean" else 1
         cotangents = (
             self.energy_weight * energy_grads[:, 0] / count,
             jnp.zeros_like(points),
             self.score_weight * 2.0 * (phi - phi_target) / (count * size),
         )
-        (score_grads,) = pull_back(cotangents)
-        score, score_moments = adam_step(
-            state.score, score_grads, state.score_moments, self.score_rate
-        )
+        (grads,) = pull_back(cotangents)
+        score, moments = adam_step(state.score, grads, state.score_moments, self.score_rate)
+        metrics = {
+            "energy_loss": jnp.mean(energies[:, 0]),
+            "score_loss": jnp.sum((phi - phi_target) ** 2) / (count * size),
+        }
+        return replace(state, score=score, score_moments=moments), qc, metrics
 
-        # Dual ascent on the mean violation.
-        violation = jnp.mean(qc_replay, axis=0) - state.limit
-        dual = self._dual.step(state.dual, violation)
+    def _dual_step(
+        self, state: State, qc: Float[Array, "batch constraints"]
+    ) -> tuple[State, Metrics]:
+        """Ascend on the mean violation."""
+        dual = self._dual.step(state.dual, jnp.mean(qc, axis=0) - state.limit)
         if self.energy == "reward":
             # Nothing holds the violation back: the multiplier would grow without end.
             dual = state.dual
-
-        # Targets follow.
-        follow = state.rounds % self.polyak_every == 0
-        rate = jnp.where(follow, self.polyak, 0.0).astype(q_loss.dtype)
-        state = replace(
-            state,
-            score=score,
-            score_moments=score_moments,
-            dual=dual,
-            target_q=polyak(state.target_q, state.q, rate),
-            target_qc=polyak(state.target_qc, state.qc, rate),
-            rounds=state.rounds + 1,
-        )
         metrics = {
-            "q_loss": q_loss,
-            "qc_loss": qc_loss,
-            "energy_loss": jnp.mean(energies[:, 0]),
-            "score_loss": score_loss,
-            "q_mean": jnp.mean(q),
             "lam": jnp.zeros_like(dual.lam) if self.energy == "reward" else dual.lam,
-            "qc_mean": jnp.mean(qc_replay, axis=0),
-            "violation": jnp.mean(jnp.maximum(qc_replay - state.limit, 0.0), axis=0),
+            "qc_mean": jnp.mean(qc, axis=0),
+            "violation": jnp.mean(jnp.maximum(qc - state.limit, 0.0), axis=0),
         }
-        return state, metrics
+        return replace(state, dual=dual), metrics
 
     # --- the policy ---------------------------------------------------------------------------
+
+    def bounding(self, state: State) -> Bounding:
+        """How this task's action stays in its box."""
+        return BOUNDING[self.bounds](Box(state.low, state.high))
 
     def chain(
         self,
@@ -371,34 +391,24 @@ class ALGD:
         obs: Float[Array, "*batch obs"],
         start: Float[Array, "*batch action"],
         noise: Float[Array, "steps *batch action"],
-        box: State,
+        bounding: Bounding,
     ) -> Float[Array, "levels *batch action"]:
         """The latents of a reverse chain; `start` and `noise` are standard normal."""
-        schedule = geometric_schedule(self.sigma_min, self.sigma_max, self.denoise_steps)
-        scales = noise_scales(schedule, self.noise_power, self.last_step_noise)
+        schedule, scales = self._schedule
         state_half = score.state_half(obs)
         return reverse_chain(
-            lambda x, k: score.scores(state_half, self._network_input(x, box), k),
+            lambda x, k: score.scores(state_half, bounding.network_input(x), k),
             schedule,
             scales,
             float(schedule.sigmas[-1]) * start,
             noise,
         )
 
-    def squash(
-        self, latent: Float[Array, "*batch action"], box: State
-    ) -> Float[Array, "*batch action"]:
-        """From the latent to the action box."""
-        unit = jnp.clip(latent, -1.0, 1.0) if self.bounds == "clip" else jnp.tanh(latent)
-        return unit * _half_width(box) + _centre(box)
-
-    def _network_input(
-        self, latent: Float[Array, "*batch action"], box: State
-    ) -> Float[Array, "*batch action"]:
-        """What the score network sees of the latent."""
-        if self.bounds == "clip":
-            return latent
-        return self.squash(latent, box)
+    @property
+    def _schedule(self) -> tuple[NoiseSchedule, Float[np.ndarray, " steps"]]:
+        """The levels, and the noise of each reverse step."""
+        schedule = geometric_schedule(self.sigma_min, self.sigma_max, self.denoise_steps)
+        return schedule, noise_scales(schedule, self.noise_power, self.last_step_noise)
 
     def _score_points(
         self, latents: Float[Array, "levels batch action"], draws: Draws
@@ -410,58 +420,10 @@ class ALGD:
         index = before + 1 if self.score_points == "after-step" else before
         return latents[index, jnp.arange(latents.shape[1])]
 
-    def _propose(
-        self, points: Float[Array, "batch action"], draws: Draws, box: State
-    ) -> Float[Array, "batch samples action"]:
-        """N draws around each point with the noise of its level."""
-        centre = self._network_input(points, box) if self.bounds == "tanh" else points
-        spread = self._sigmas(draws.tau, points)[:, None] * draws.proposals
-        proposed = centre[:, None] + spread
-        if self.proposals == "clipped" and self.bounds != "boltzmann":
-            low, high = (box.low, box.high) if self.bounds == "tanh" else (-1.0, 1.0)
-            proposed = jnp.clip(proposed, low, high)
-        return proposed
-
-    def _to_action(
-        self, proposed: Float[Array, "batch samples action"], box: State
-    ) -> Float[Array, "batch samples action"]:
-        """The actions at which the critics are asked; `clip` asks outside the box too."""
-        if self.bounds == "boltzmann":
-            return self.squash(proposed, box)
-        if self.bounds == "clip":
-            return proposed * _half_width(box) + _centre(box)
-        return proposed
-
-    def _in_latent(
-        self,
-        energies: Float[Array, "batch samples"],
-        grads: Float[Array, "batch samples action"],
-        latent: Float[Array, "batch samples action"],
-        box: State,
-    ) -> tuple[Float[Array, "batch samples"], Float[Array, "batch samples action"]]:
-        r"""Energy and gradient as functions of the latent x.
-
-        The density exp(-L(a)/beta) on the box is, in x with a = tanh(x), that of the energy
-        $L(\tanh x) - \beta \sum_j \log(1 - \tanh^2 x_j)$.
-        """
-        if self.bounds == "tanh":
-            return energies, grads
-        if self.bounds == "clip":
-            return energies, grads * _half_width(box)
-        unit = jnp.tanh(latent)
-        slope = 1.0 - unit**2
-        # log(1 - tanh^2 x) = 2 (log 2 - x - softplus(-2x)), without cancellation at large |x|.
-        log_slope = 2.0 * (jnp.log(2.0) - latent - jax.nn.softplus(-2.0 * latent))
-        return (
-            energies - self.beta * jnp.sum(log_slope, axis=-1),
-            grads * _half_width(box) * slope + 2.0 * self.beta * unit,
-        )
-
     def _sigmas(
         self, tau: Int[Array, " batch"], like: Float[Array, "..."]
     ) -> Float[Array, "batch 1"]:
-        schedule = geometric_schedule(self.sigma_min, self.sigma_max, self.denoise_steps)
-        return jnp.asarray(schedule.sigmas, like.dtype)[tau][:, None]
+        return jnp.asarray(self._schedule[0].sigmas, like.dtype)[tau][:, None]
 
     # --- energies ----------------------------------------------------------------------------
 
@@ -490,8 +452,8 @@ class ALGD:
         lam = state.dual.lam
 
         points = jnp.concatenate([action[:, None], proposed], axis=1)
-        qs, q_back = state.q.values_and_pullback(batch.obs, points, jax.nn.relu, product)
-        qcs, qc_back = state.qc.values_and_pullback(batch.obs, points, silu, product)
+        qs, q_back = state.q.values_and_pullback(batch.obs, points, product)
+        qcs, qc_back = state.qc.values_and_pullback(batch.obs, points, product)
 
         def total(qs: Array, qcs: Array) -> tuple[Array, tuple[Array, Array]]:
             q, qc = clipped_value(qs[..., 0]), pessimistic_cost(qcs, self.cost_spread)
@@ -505,7 +467,7 @@ class ALGD:
         grads = q_back(by_q) + qc_back(by_qc)
         if self.dual_actions == "policy":
             return energies, grads, qc[:, 0]
-        replayed = state.qc.values(batch.obs, batch.action, silu)
+        replayed = state.qc.values(batch.obs, batch.action)
         return energies, grads, pessimistic_cost(replayed, self.cost_spread)
 
     @property
@@ -530,14 +492,6 @@ class ALGD:
             forward=forward[0],
             proposals=jnp.moveaxis(proposals, 0, 1),
         )
-
-
-def _half_width(box: State) -> Float[Array, " action"]:
-    return (box.high - box.low) / 2.0
-
-
-def _centre(box: State) -> Float[Array, " action"]:
-    return (box.high + box.low) / 2.0
 
 
 PAPER = ALGD(

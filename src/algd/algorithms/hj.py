@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from algd.networks.adam import adam_step, clip_norm, decayed_rate, init_moments
 from algd.networks.critics import CriticEnsemble
 from algd.networks.gaussian import Temperature, gaussian_head, tanh_policy, tanh_sample
-from algd.networks.layers import Linear, he_normal, init_layers, mlp
+from algd.networks.layers import MLP, he_normal
 from algd.networks.numpy_policy import Critics, PolicyData
 from algd.networks.portable import network, tanh_gaussian
 from algd.objectives.td_targets import (
@@ -35,8 +35,8 @@ from algd.types import Assessment, EnvSpec, Metrics, Mode, Transition
 class State(eqx.Module):
     """Everything that learning changes, and the task's limits and action box."""
 
-    actor: tuple[Linear, ...]
-    multiplier: tuple[Linear, ...]
+    actor: MLP
+    multiplier: MLP
     q: CriticEnsemble
     qh: CriticEnsemble
     target_q: CriticEnsemble
@@ -167,14 +167,16 @@ class HJ:
         sizes = (spec.obs_size, spec.action_size)
         hidden = (self.critic_hidden,) * 2
 
-        def layers(outputs: int, key: PRNGKeyArray) -> tuple[Linear, ...]:
+        def layers(outputs: int, key: PRNGKeyArray) -> MLP:
             widths = (spec.obs_size, self.actor_hidden, self.actor_hidden, outputs)
-            return init_layers(widths, he_normal, key)
+            return MLP.create(widths, "elu", he_normal, key)
 
         actor = layers(2 * spec.action_size, actor_key)
         multiplier = layers(1, multiplier_key)
-        q = CriticEnsemble.create(2, *sizes, hidden, 1, he_normal, q_key)
-        qh = CriticEnsemble.create(self.safety_ensemble, *sizes, hidden, 1, he_normal, qh_key)
+        q = CriticEnsemble.create(2, *sizes, hidden, 1, "elu", he_normal, q_key)
+        qh = CriticEnsemble.create(
+            self.safety_ensemble, *sizes, hidden, 1, "elu", he_normal, qh_key
+        )
         return State(
             actor=actor,
             multiplier=multiplier,
@@ -200,14 +202,14 @@ class HJ:
         noise = jax.random.normal(key, state.low.shape)
         if mode == "deterministic":
             noise = jnp.zeros_like(noise)
-        gaussian = gaussian_head(state.actor, obs, jax.nn.elu, self.log_std_bounds)
+        gaussian = gaussian_head(state.actor, obs, self.log_std_bounds)
         return tanh_sample(gaussian, noise, state.low, state.high)[0], {}
 
     def assess(
         self, state: State, obs: Float[Array, " obs"], action: Float[Array, " action"]
     ) -> Assessment:
         """The double critic's value; Q_h is no discounted cost, so that is not a number."""
-        q = state.q(obs[None], action[None], jax.nn.elu)[:, 0, 0]
+        q = state.q(obs[None], action[None])[:, 0, 0]
         unknown = jnp.full_like(state.limit, jnp.nan)
         return Assessment(clipped_value(q), unknown, unknown)
 
@@ -215,19 +217,19 @@ class HJ:
         self, state: State, obs: Float[Array, " obs"], action: Float[Array, " action"]
     ) -> Float[Array, ""]:
         r"""$-Q + \lambda_\xi(s)\,Q_h$ of an action; low is good."""
-        q = clipped_value(state.q(obs[None], action[None], jax.nn.elu)[:, 0, 0])
-        qh = jnp.mean(state.qh(obs[None], action[None], jax.nn.elu)[:, 0, 0])
+        q = clipped_value(state.q(obs[None], action[None])[:, 0, 0])
+        qh = jnp.mean(state.qh(obs[None], action[None])[:, 0, 0])
         return -q + self.lam(state.multiplier, obs) * qh
 
     def portable(self, state: State) -> PolicyData:
         """The Gaussian, the critics and the multiplier's network as plain arrays."""
         return PolicyData(
-            policy=tanh_gaussian(state.actor, "elu", self.log_std_bounds),
+            policy=tanh_gaussian(state.actor, self.log_std_bounds),
             critics=Critics(
-                q=network(state.q.layers, "elu"),
-                qc=network(state.qh.layers, "elu"),
+                q=network(state.q),
+                qc=network(state.qh),
                 objective="reachability",
-                multiplier=network(state.multiplier, "elu"),
+                multiplier=network(state.multiplier),
                 multiplier_bound=self.multiplier_bound,
             ),
             low=np.asarray(state.low),
@@ -244,24 +246,22 @@ class HJ:
         next_action, next_log_prob = self._sample(
             state.actor, batch.next_obs, draws.next_noise, state
         )
-        next_q = clipped_value(state.target_q(batch.next_obs, next_action, jax.nn.elu)[..., 0])
+        next_q = clipped_value(state.target_q(batch.next_obs, next_action)[..., 0])
         soft = next_q - state.temperature.alpha * next_log_prob
         keep = bootstrap_mask(
             batch, self.mask_reward, self.goal_is_terminal, self.timeout_is_terminal
         )
         target = td_target(batch.reward, keep, self.discount, soft)
-        (q_loss, q_values), q_grads = double_critic_loss(state.q, batch, target, jax.nn.elu)
+        (q_loss, q_values), q_grads = double_critic_loss(state.q, batch, target)
 
-        next_qh = state.target_qh(batch.next_obs, next_action, jax.nn.elu)[..., 0]
+        next_qh = state.target_qh(batch.next_obs, next_action)[..., 0]
         keep = bootstrap_mask(batch, timeout_is_terminal=self.timeout_is_terminal)
         gamma = self._safety_discount(state.rounds)
         margin = self.constraint(batch.margin)
         targets = jax.vmap(lambda following: reachability_target(margin, keep, gamma, following))(
             next_qh
         )
-        (qh_loss, qh_values), qh_grads = ensemble_loss(
-            state.qh, batch, targets[..., None], jax.nn.elu
-        )
+        (qh_loss, qh_values), qh_grads = ensemble_loss(state.qh, batch, targets[..., None])
 
         rate = decayed_rate(
             self.critic_rate, self.final_critic_rate, state.rounds, self.decay_rounds
@@ -308,11 +308,9 @@ class HJ:
             worst = jnp.where(worst > 0.0, jnp.ones_like(worst), -jnp.ones_like(worst))
         return self.margin_scale * worst
 
-    def lam(
-        self, multiplier: tuple[Linear, ...], obs: Float[Array, "*batch obs"]
-    ) -> Float[Array, "*batch"]:
+    def lam(self, multiplier: MLP, obs: Float[Array, "*batch obs"]) -> Float[Array, "*batch"]:
         """The multiplier of each state."""
-        output = mlp(multiplier, obs, jax.nn.elu)[..., 0]
+        output = multiplier(obs)[..., 0]
         if self.multiplier_bound:
             return 0.5 * self.multiplier_bound * (1.0 + jnp.tanh(output))
         return jax.nn.softplus(output)
@@ -323,10 +321,10 @@ class HJ:
         active = (state.rounds >= self.penalty_start).astype(batch.reward.dtype)
         lam = active * self.lam(state.multiplier, batch.obs)
 
-        def loss(actor: tuple[Linear, ...]) -> tuple[Array, Array]:
+        def loss(actor: MLP) -> tuple[Array, Array]:
             action, log_prob = self._sample(actor, batch.obs, draws.noise, state)
-            q = clipped_value(state.q(batch.obs, action, jax.nn.elu)[..., 0])
-            qh = jnp.mean(state.qh(batch.obs, action, jax.nn.elu)[..., 0], axis=0)
+            q = clipped_value(state.q(batch.obs, action)[..., 0])
+            qh = jnp.mean(state.qh(batch.obs, action)[..., 0], axis=0)
             return jnp.mean(alpha * log_prob - q + lam * qh), log_prob
 
         grads, log_prob = jax.grad(loss, has_aux=True)(state.actor)
@@ -353,7 +351,7 @@ class HJ:
     def _multiplier_step(self, state: State, batch: Transition, draws: Draws) -> State:
         r"""Ascend $\mathrm{mean}[\lambda_\xi(s)\,\mathrm{clip}(Q_h(s, a_\pi))]$."""
         action, _ = self._sample(state.actor, batch.obs, draws.noise, state)
-        qh = jnp.mean(state.qh(batch.obs, action, jax.nn.elu)[..., 0], axis=0)
+        qh = jnp.mean(state.qh(batch.obs, action)[..., 0], axis=0)
         penalty = jnp.clip(qh, *self.penalty_range)
         grads = jax.grad(lambda xi: -jnp.mean(self.lam(xi, batch.obs) * penalty))(state.multiplier)
         rate = decayed_rate(
@@ -374,13 +372,13 @@ class HJ:
 
     def _sample(
         self,
-        actor: tuple[Linear, ...],
+        actor: MLP,
         obs: Float[Array, "batch obs"],
         noise: Float[Array, "batch action"],
         box: State,
     ) -> tuple[Float[Array, "batch action"], Float[Array, " batch"]]:
         """Actions of the policy and their log-densities."""
-        return tanh_policy(actor, obs, noise, (box.low, box.high), jax.nn.elu, self.log_std_bounds)
+        return tanh_policy(actor, obs, noise, (box.low, box.high), self.log_std_bounds)
 
     def draw(self, action_shape: tuple[int, ...], key: PRNGKeyArray) -> Draws:
         """The random numbers of one update."""

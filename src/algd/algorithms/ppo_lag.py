@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from algd.networks import numpy_policy
 from algd.networks.adam import adam_step, clip_norm, decayed_rate, init_moments
 from algd.networks.gaussian import Gaussian, entropy, kl_divergence, log_density
-from algd.networks.layers import Linear, fan_in_uniform, init_layers, mlp
+from algd.networks.layers import MLP, fan_in_uniform
 from algd.networks.portable import network
 from algd.objectives.advantages import gae
 from algd.objectives.multipliers import AdamState, ProjectedAdam, SmoothedPID, SmoothedPIDState
@@ -26,20 +26,20 @@ from algd.types import Assessment, EnvSpec, Metrics, Mode, Transition
 class Actor(eqx.Module):
     """The mean's network, and a log-std that does not depend on the observation."""
 
-    layers: tuple[Linear, ...]
+    mean: MLP
     log_std: Float[Array, " action"]
 
     def __call__(self, obs: Float[Array, " obs"]) -> Gaussian:
         """The distribution of the latent action, whose box is [-1, 1]."""
-        return Gaussian(mlp(self.layers, obs, jnp.tanh), self.log_std)
+        return Gaussian(self.mean(obs), self.log_std)
 
 
 class Networks(eqx.Module):
     """What gradients change: the policy, the value of the return and those of the costs."""
 
     actor: Actor
-    v: tuple[Linear, ...]
-    vc: tuple[Linear, ...]
+    v: MLP
+    vc: MLP
 
 
 class Moments(NamedTuple):
@@ -178,8 +178,9 @@ class PPOLag:
         keys = jax.random.split(key, 3)
         constraints = len(spec.budgets)
 
-        def layers(hidden: int, outputs: int, key: PRNGKeyArray) -> tuple[Linear, ...]:
-            return init_layers((spec.obs_size, hidden, hidden, outputs), fan_in_uniform, key)
+        def layers(hidden: int, outputs: int, key: PRNGKeyArray) -> MLP:
+            sizes = (spec.obs_size, hidden, hidden, outputs)
+            return MLP.create(sizes, "tanh", fan_in_uniform, key)
 
         log_std = jnp.full(spec.action_size, self.initial_log_std, float)
         networks = Networks(
@@ -227,15 +228,15 @@ class PPOLag:
     ) -> Assessment:
         """The values of the observation, whatever the action; one network has no spread."""
         normalised = self._normalised(obs, state.obs_statistics)
-        cost = mlp(state.networks.vc, normalised, jnp.tanh)
-        value = mlp(state.networks.v, normalised, jnp.tanh)[0]
+        cost = state.networks.vc(normalised)
+        value = state.networks.v(normalised)[0]
         return Assessment(value, cost, jnp.zeros_like(cost))
 
     def portable(self, state: State) -> numpy_policy.PolicyData:
         """The Gaussian with its normalisation as plain arrays; no critic here sees an action."""
         return numpy_policy.PolicyData(
             policy=numpy_policy.Gaussian(
-                network=network(state.networks.actor.layers, "tanh"),
+                network=network(state.networks.actor.mean),
                 squash="clip",
                 log_std=np.asarray(state.networks.actor.log_std),
                 obs_mean=np.asarray(state.obs_statistics.mean),
@@ -269,8 +270,8 @@ class PPOLag:
         # Advantages under the values and the normalisation that the actions were chosen with.
         obs = self._normalised(batch.obs, state.obs_statistics)
         next_obs = self._normalised(batch.next_obs, state.obs_statistics)
-        v, next_v = (mlp(state.networks.v, x, jnp.tanh)[..., 0] for x in (obs, next_obs))
-        vc, next_vc = (mlp(state.networks.vc, x, jnp.tanh) for x in (obs, next_obs))
+        v, next_v = (state.networks.v(x)[..., 0] for x in (obs, next_obs))
+        vc, next_vc = (state.networks.vc(x) for x in (obs, next_obs))
         ends = (batch.terminated, batch.truncated)
         over_envs = jax.vmap(gae, (1, 1, 1, 1, 1, None, None), 1)
         over_costs = jax.vmap(over_envs, (2, 2, 2, None, None, None, None), 2)
@@ -372,13 +373,13 @@ class PPOLag:
 
     def _value_loss(
         self,
-        layers: tuple[Linear, ...],
+        value: MLP,
         obs: Float[Array, "batch obs"],
         returns: Float[Array, "batch outputs"],
     ) -> Float[Array, ""]:
         r"""$\sum_i \mathrm{mean} (V_i - R_i)^2 + w \|\theta\|^2$."""
-        errors = jnp.mean((mlp(layers, obs, jnp.tanh) - returns) ** 2, axis=0)
-        squares = sum(jnp.sum(x**2) for x in jax.tree.leaves(layers))
+        errors = jnp.mean((value(obs) - returns) ** 2, axis=0)
+        squares = sum(jnp.sum(x**2) for x in jax.tree.leaves(value))
         return jnp.sum(errors) + self.critic_decay * squares
 
     def _actor_loss(self, actor: Actor, part: Rows) -> Float[Array, ""]:

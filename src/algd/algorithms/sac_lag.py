@@ -1,7 +1,9 @@
-"""SAC with a Lagrangian (SAC+Lag), with an augmented one (SAC+AugLag), and without a constraint.
+"""SAC with a Lagrangian (SAC+Lag), an augmented one (SAC+AugLag, CAL), or without a constraint.
 
-The paper names the first two and gives no equations; what stands here is a soft actor-critic with
-the cost ensemble of its other methods, and options for what published versions do otherwise.
+The paper names SAC+Lag and SAC+AugLag and gives no equations; what stands here is a soft
+actor-critic with the cost ensemble of its other methods, and options for what published versions do
+otherwise. CAL (ICLR 2024) is one of them: a conservative cost, the ensemble's upper confidence
+bound, and a multiplier that a quadratic penalty raises by the violation of the whole batch.
 """
 
 from dataclasses import dataclass, replace
@@ -16,7 +18,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from algd.networks.adam import adam_step, init_moments
 from algd.networks.critics import CriticEnsemble
 from algd.networks.gaussian import Temperature, gaussian_head, tanh_policy, tanh_sample
-from algd.networks.layers import Linear, half_fan_in_normal, init_layers, silu, xavier_uniform
+from algd.networks.layers import MLP, half_fan_in_normal, xavier_uniform
 from algd.networks.numpy_policy import PolicyData
 from algd.networks.portable import lagrangian_critics, tanh_gaussian
 from algd.objectives.lagrangians import augmented_lagrangian, lagrangian
@@ -28,8 +30,10 @@ from algd.objectives.td_targets import (
     cost_targets,
     double_critic_loss,
     ensemble_loss,
+    next_cost,
     pessimistic_cost,
     polyak,
+    polyak_rate,
     td_target,
 )
 from algd.types import Assessment, EnvSpec, Metrics, Mode, Transition
@@ -38,7 +42,7 @@ from algd.types import Assessment, EnvSpec, Metrics, Mode, Transition
 class State(eqx.Module):
     """Everything that learning changes, and the task's limits and action box."""
 
-    actor: tuple[Linear, ...]
+    actor: MLP
     q: CriticEnsemble
     qc: CriticEnsemble
     target_q: CriticEnsemble
@@ -55,10 +59,12 @@ class State(eqx.Module):
 
 
 class Draws(NamedTuple):
-    """Every random number of one update: the policy's samples at s' and at s."""
+    """Every random number of one update: the policy's samples at s' and at s, and the members
+    whose maximum is the cost's target."""
 
     next_noise: Float[Array, "batch action"]
     noise: Float[Array, "batch action"]
+    members: Int[Array, " picks"]
 
 
 @dataclass(frozen=True)
@@ -71,12 +77,12 @@ class SACLag:
 
     energy: Literal["plain", "augmented", "reward"] = "plain"
     """What the policy descends besides its entropy: the Lagrangian (SAC+Lag), the augmented one
-    (SAC+AugLag), or -Q alone (SAC)."""
+    (SAC+AugLag, CAL), or -Q alone (SAC)."""
     hinge: Literal["sample", "batch"] = "sample"
     """Where the augmented Lagrangian is hinged: at each sample, as ALGD's energy is, or at the
     batch's mean violation, as CAL's multiplier is."""
     rho: float = 1.0
-    """Strength of the quadratic penalty in the augmented Lagrangian."""
+    """Strength of the quadratic penalty in the augmented Lagrangian; CAL's convexity c."""
     rescale: bool = False
     """Divide the policy's whole loss by 1 + the multiplier (OmniSafe, FSRL)."""
 
@@ -88,9 +94,12 @@ class SACLag:
     cost_ensemble: int = 6
     """M, members of the cost ensemble."""
     cost_spread: float = 0.0
-    """The cost estimate is mean + spread * std over the ensemble."""
-    cost_target: Literal["own", "mean"] = "own"
-    """Each member bootstraps from its own target copy, or all from the mean of the copies."""
+    """The cost estimate is mean + spread * std over the ensemble; CAL's k."""
+    cost_target: Literal["own", "mean", "max"] = "own"
+    """Each member bootstraps from its own target copy, or all from the mean of the copies, or from
+    the maximum over randomly drawn ones (CAL on Humanoid)."""
+    target_members: int = 4
+    """Members drawn, with replacement, for that maximum."""
     cost_floor: bool = True
     """Cut bootstrapped costs at zero: costs are not negative, but a policy that seeks low
     estimates finds negative ones and they feed themselves."""
@@ -162,14 +171,21 @@ class SACLag:
         actor_key, q_key, qc_key = jax.random.split(key, 3)
         hidden = (self.critic_hidden,) * 2
         sizes = (spec.obs_size, spec.action_size)
-        actor = init_layers(
+        actor = MLP.create(
             (spec.obs_size, *(self.actor_hidden,) * 2, 2 * spec.action_size),
+            "relu",
             xavier_uniform,
             actor_key,
         )
-        q = CriticEnsemble.create(2, *sizes, hidden, 1, xavier_uniform, q_key)
+        q = CriticEnsemble.create(2, *sizes, hidden, 1, "relu", xavier_uniform, q_key)
         qc = CriticEnsemble.create(
-            self.cost_ensemble, *sizes, hidden, len(spec.budgets), half_fan_in_normal, qc_key
+            self.cost_ensemble,
+            *sizes,
+            hidden,
+            len(spec.budgets),
+            "silu",
+            half_fan_in_normal,
+            qc_key,
         )
         limit = jnp.asarray(spec.critic_limits(self.cost_discount))
         return State(
@@ -196,7 +212,7 @@ class SACLag:
         noise = jax.random.normal(key, state.low.shape)
         if mode == "deterministic":
             noise = jnp.zeros_like(noise)
-        gaussian = gaussian_head(state.actor, obs, jax.nn.relu, self.log_std_bounds)
+        gaussian = gaussian_head(state.actor, obs, self.log_std_bounds)
         return tanh_sample(gaussian, noise, state.low, state.high)[0], {}
 
     def assess(
@@ -220,7 +236,7 @@ class SACLag:
     def portable(self, state: State) -> PolicyData:
         """The Gaussian and the Lagrangian as plain arrays."""
         return PolicyData(
-            policy=tanh_gaussian(state.actor, "relu", self.log_std_bounds),
+            policy=tanh_gaussian(state.actor, self.log_std_bounds),
             critics=lagrangian_critics(state, self.energy, self.rho, self.cost_spread),
             low=np.asarray(state.low),
             high=np.asarray(state.high),
@@ -233,119 +249,127 @@ class SACLag:
     def update_with(self, state: State, batch: Transition, draws: Draws) -> tuple[State, Metrics]:
         """One gradient round with given random numbers."""
         alpha = state.temperature.alpha
+        state, of_critics = self._critic_step(state, batch, draws, alpha)
+        state, qc, of_policy = self._policy_step(state, batch, draws, alpha)
+        state, of_dual = self._dual_step(state, qc)
+        rate = polyak_rate(self.polyak, state.rounds, self.polyak_every, alpha)
+        state = replace(
+            state,
+            target_q=polyak(state.target_q, state.q, rate),
+            target_qc=polyak(state.target_qc, state.qc, rate),
+            rounds=state.rounds + 1,
+        )
+        return state, of_critics | of_policy | of_dual
 
-        # Critics: the soft target of the return; the cost's without entropy, by default.
-        next_action, next_log_prob = self._sample(
-            state.actor, batch.next_obs, draws.next_noise, state
-        )
-        bonus = -alpha * next_log_prob
-        next_q = clipped_value(
-            state.target_q.values(batch.next_obs, next_action, jax.nn.relu)[..., 0]
-        )
+    def _critic_step(
+        self, state: State, batch: Transition, draws: Draws, alpha: Float[Array, ""]
+    ) -> tuple[State, Metrics]:
+        """The soft target of the return; the cost's without entropy, by default."""
+        next_action, log_prob = self._sample(state.actor, batch.next_obs, draws.next_noise, state)
+        bonus = -alpha * log_prob
+
+        next_q = clipped_value(state.target_q.values(batch.next_obs, next_action)[..., 0])
         keep = bootstrap_mask(
             batch, self.mask_reward, self.goal_is_terminal, self.timeout_is_terminal
         )
         target = td_target(batch.reward, keep, self.discount, next_q + bonus)
-        (q_loss, q_values), q_grads = double_critic_loss(state.q, batch, target, jax.nn.relu)
-        q, q_moments = adam_step(state.q, q_grads, state.q_moments, self.critic_rate)
+        (q_loss, q_values), grads = double_critic_loss(state.q, batch, target)
+        q, q_moments = adam_step(state.q, grads, state.q_moments, self.critic_rate)
 
-        next_qc = state.target_qc.values(batch.next_obs, next_action, silu)
-        if self.cost_target == "mean":
-            next_qc = jnp.broadcast_to(jnp.mean(next_qc, axis=0), next_qc.shape)
-        if self.cost_floor:
-            next_qc = jnp.maximum(next_qc, 0.0)
+        next_qc = state.target_qc.values(batch.next_obs, next_action)
+        if self.cost_target == "max":
+            largest = jnp.max(next_qc[draws.members], axis=0)
+            next_qc = jnp.broadcast_to(largest, next_qc.shape)
+        next_qc = next_cost(next_qc, self.cost_target == "mean", self.cost_floor)
         if self.cost_entropy:
             next_qc = next_qc + bonus[:, None]
         keep = bootstrap_mask(batch, self.mask_cost, timeout_is_terminal=self.timeout_is_terminal)
         targets = cost_targets(batch.cost, keep, self.cost_discount, next_qc)
-        (qc_loss, _), qc_grads = ensemble_loss(state.qc, batch, targets, silu)
-        qc, qc_moments = adam_step(state.qc, qc_grads, state.qc_moments, self.critic_rate)
+        (qc_loss, _), grads = ensemble_loss(state.qc, batch, targets)
+        qc, qc_moments = adam_step(state.qc, grads, state.qc_moments, self.critic_rate)
 
-        # Policy: entropy against energy.
-        qc_replay = pessimistic_cost(qc.values(batch.obs, batch.action, silu), self.cost_spread)
-        replay_violation = jnp.mean(qc_replay, axis=0) - state.limit
+        state = replace(state, q=q, q_moments=q_moments, qc=qc, qc_moments=qc_moments)
+        return state, {"q_loss": q_loss, "qc_loss": qc_loss, "q_mean": jnp.mean(q_values)}
+
+    def _policy_step(
+        self, state: State, batch: Transition, draws: Draws, alpha: Float[Array, ""]
+    ) -> tuple[State, Float[Array, "batch constraints"], Metrics]:
+        """Entropy against energy; Q_c at the dual step's actions."""
+        replayed = state.qc.values(batch.obs, batch.action)
+        qc_replay = pessimistic_cost(replayed, self.cost_spread)
+        weights = self._cost_weights(state, jnp.mean(qc_replay, axis=0) - state.limit)
         scale = 1.0 / (1.0 + jnp.sum(state.dual.lam)) if self.rescale else 1.0
 
-        def actor_loss(actor: tuple[Linear, ...]) -> tuple[Array, tuple[Array, Array]]:
+        def loss(actor: MLP) -> tuple[Array, tuple[Array, Array]]:
             action, log_prob = self._sample(actor, batch.obs, draws.noise, state)
-            value = clipped_value(q(batch.obs, action, jax.nn.relu)[..., 0])
-            cost = pessimistic_cost(qc(batch.obs, action, silu), self.cost_spread)
-            energy = self._energies(value, cost, replay_violation, state)
-            return scale * jnp.mean(alpha * log_prob + energy), (log_prob, cost)
+            q = clipped_value(state.q(batch.obs, action)[..., 0])
+            qc = pessimistic_cost(state.qc(batch.obs, action), self.cost_spread)
+            energy = jax.vmap(self._energy, (0, 0, None, None))(q, qc, weights, state.limit)
+            return scale * jnp.mean(alpha * log_prob + energy), (log_prob, qc)
 
-        (policy_loss, (log_prob, qc_policy)), grads = jax.value_and_grad(actor_loss, has_aux=True)(
+        (policy_loss, (log_prob, qc_policy)), grads = jax.value_and_grad(loss, has_aux=True)(
             state.actor
         )
-        actor, actor_moments = adam_step(state.actor, grads, state.actor_moments, self.actor_rate)
-
-        # Temperature, and dual ascent on the mean violation.
+        actor, moments = adam_step(state.actor, grads, state.actor_moments, self.actor_rate)
         temperature = state.temperature
         if self.learn_alpha:
             target_entropy = self.entropy_per_action * batch.action.shape[-1]
             temperature = temperature.step(log_prob, target_entropy, self.alpha_rate)
-        qc_dual = qc_replay if self.dual_actions == "replay" else qc_policy
-        dual = state.dual
-        if self.energy != "reward":
-            dual = self._dual.step(dual, jnp.mean(qc_dual, axis=0) - state.limit)
-
-        # Targets follow.
-        follow = state.rounds % self.polyak_every == 0
-        rate = jnp.where(follow, self.polyak, 0.0).astype(q_loss.dtype)
-        state = State(
-            actor=actor,
-            q=q,
-            qc=qc,
-            target_q=polyak(state.target_q, q, rate),
-            target_qc=polyak(state.target_qc, qc, rate),
-            actor_moments=actor_moments,
-            q_moments=q_moments,
-            qc_moments=qc_moments,
-            temperature=temperature,
-            dual=dual,
-            limit=state.limit,
-            low=state.low,
-            high=state.high,
-            rounds=state.rounds + 1,
-        )
         metrics = {
-            "q_loss": q_loss,
-            "qc_loss": qc_loss,
             "policy_loss": policy_loss,
-            "q_mean": jnp.mean(q_values),
-            "lam": jnp.zeros_like(dual.lam) if self.energy == "reward" else dual.lam,
-            "qc_mean": jnp.mean(qc_dual, axis=0),
-            "violation": jnp.mean(jnp.maximum(qc_dual - state.limit, 0.0), axis=0),
             "alpha": temperature.alpha,
             "entropy": -jnp.mean(log_prob),
         }
-        return state, metrics
+        if self.energy == "augmented" and self.hinge == "batch":
+            metrics["augmented_lam"] = weights
+        state = replace(state, actor=actor, actor_moments=moments, temperature=temperature)
+        return state, qc_replay if self.dual_actions == "replay" else qc_policy, metrics
 
-    def _energies(
+    def _dual_step(
+        self, state: State, qc: Float[Array, "batch constraints"]
+    ) -> tuple[State, Metrics]:
+        """Ascend on the mean violation."""
+        dual = state.dual
+        if self.energy != "reward":
+            dual = self._dual.step(dual, jnp.mean(qc, axis=0) - state.limit)
+        metrics = {
+            "lam": jnp.zeros_like(dual.lam) if self.energy == "reward" else dual.lam,
+            "qc_mean": jnp.mean(qc, axis=0),
+            "violation": jnp.mean(jnp.maximum(qc - state.limit, 0.0), axis=0),
+        }
+        return replace(state, dual=dual), metrics
+
+    def _cost_weights(
+        self, state: State, violation: Float[Array, " constraints"]
+    ) -> Float[Array, " constraints"]:
+        """The multiplier, raised for the whole batch where it is hinged there."""
+        if self.energy == "augmented" and self.hinge == "batch":
+            return hinged_multiplier(state.dual.lam, violation, self.rho)
+        return state.dual.lam
+
+    def _energy(
         self,
-        q: Float[Array, " batch"],
-        qc: Float[Array, "batch constraints"],
-        replay_violation: Float[Array, " constraints"],
-        state: State,
-    ) -> Float[Array, " batch"]:
-        """What the policy descends at each sample."""
+        q: Float[Array, ""],
+        qc: Float[Array, " constraints"],
+        lam: Float[Array, " constraints"],
+        limit: Float[Array, " constraints"],
+    ) -> Float[Array, ""]:
+        """What the policy descends at one sample."""
         if self.energy == "reward":
             return -q
-        lam, limit = state.dual.lam, state.limit
         if self.energy == "augmented" and self.hinge == "sample":
-            return jax.vmap(lambda q, c: augmented_lagrangian(q, c, lam, limit, self.rho))(q, qc)
-        if self.energy == "augmented":
-            lam = hinged_multiplier(lam, replay_violation, self.rho)
-        return jax.vmap(lambda q, c: lagrangian(q, c, lam, limit))(q, qc)
+            return augmented_lagrangian(q, qc, lam, limit, self.rho)
+        return lagrangian(q, qc, lam, limit)
 
     def _sample(
         self,
-        actor: tuple[Linear, ...],
+        actor: MLP,
         obs: Float[Array, "batch obs"],
         noise: Float[Array, "batch action"],
         box: State,
     ) -> tuple[Float[Array, "batch action"], Float[Array, " batch"]]:
         """Actions of the policy and their log-densities."""
-        return tanh_policy(actor, obs, noise, (box.low, box.high), jax.nn.relu, self.log_std_bounds)
+        return tanh_policy(actor, obs, noise, (box.low, box.high), self.log_std_bounds)
 
     @property
     def _dual(self) -> Any:
@@ -353,7 +377,11 @@ class SACLag:
 
     def draw(self, action_shape: tuple[int, ...], key: PRNGKeyArray) -> Draws:
         """The random numbers of one update."""
-        return Draws(*jax.random.normal(key, (2, *action_shape)))
+        member_key, picks = jax.random.fold_in(key, 1), (self.target_members,)
+        return Draws(
+            *jax.random.normal(key, (2, *action_shape)),
+            members=jax.random.randint(member_key, picks, 0, self.cost_ensemble),
+        )
 
 
 PAPER = SACLag(
@@ -376,10 +404,37 @@ PAPER = SACLag(
 )
 """With the schedule and the masks that ALGD's and CAL's authors use on the Safety-Gym tasks."""
 
+CAL = replace(
+    PAPER,
+    energy="augmented",
+    hinge="batch",
+    rho=10.0,
+    cost_spread=0.5,
+    cost_ensemble=4,
+    batch_size=12,
+)
+"""What CAL's authors' repository does on the Safety-Gym tasks."""
+
+CAL_VELOCITY = replace(
+    CAL, cost_ensemble=8, mask_cost=True, goal_is_terminal=False, timeout_is_terminal=True
+)
+"""What it has in common on the velocity tasks."""
+
 PRESETS = {
     "sac-lag": SACLag(),
     "sac-auglag": SACLag(energy="augmented"),
     "sac": SACLag(energy="reward"),
     "sac-lag-paper": PAPER,
     "sac-auglag-paper": replace(PAPER, energy="augmented"),
+    "cal": CAL,
+    # With the schedule of the preset `algd`, for short runs beside it.
+    "cal-quick": SACLag(
+        energy="augmented", hinge="batch", rho=10.0, cost_spread=0.5, cost_ensemble=4
+    ),
+    "cal-ant": replace(CAL_VELOCITY, rho=100.0),
+    "cal-halfcheetah": replace(CAL_VELOCITY, rho=1000.0, updates_per_step=20.0),
+    "cal-hopper": CAL_VELOCITY,
+    "cal-humanoid": replace(CAL_VELOCITY, rho=1000.0, cost_spread=0.0, cost_target="max"),
+    # Beside ALGD: the ensemble and the batch that its paper gives every method.
+    "cal-algd": replace(CAL, cost_ensemble=6, batch_size=256),
 }

@@ -21,7 +21,6 @@ from algd.evaluation.acting import act
 from algd.evaluation.policy import Policy, load
 from algd.evaluation.stats import bootstrap_interval
 from algd.experiments.scale import Scale
-from algd.networks.layers import silu
 from algd.objectives.lagrangians import augmented_lagrangian, lagrangian
 from algd.objectives.td_targets import clipped_value, pessimistic_cost
 from algd.runs.config import parse_config
@@ -193,8 +192,8 @@ def _critics(
     state: State, obs: Float[Array, " obs"], actions: Float[Array, "actions 2"], spread: float
 ) -> tuple[Float[Array, " actions"], Float[Array, " actions"]]:
     rows = jnp.broadcast_to(obs, (len(actions), len(obs)))
-    q = clipped_value(state.q(rows, actions, jax.nn.relu)[..., 0])
-    return q, pessimistic_cost(state.qc(rows, actions, silu)[..., 0], spread)
+    q = clipped_value(state.q(rows, actions)[..., 0])
+    return q, pessimistic_cost(state.qc(rows, actions)[..., 0], spread)
 
 
 def plain_energy(found: Surface, lam: float, limit: float) -> Float[np.ndarray, "cells cells"]:

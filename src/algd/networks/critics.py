@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from algd.networks.layers import (
+    ACTIVATIONS,
     Activation,
     Initialiser,
     Linear,
@@ -21,7 +22,6 @@ from algd.networks.layers import (
     each_member,
     init_layers,
     mlp,
-    silu,
 )
 from algd.networks.native import critics as native
 
@@ -30,6 +30,7 @@ class CriticEnsemble(eqx.Module):
     """Independent critics `[obs, action] -> outputs`."""
 
     layers: tuple[Linear, ...]
+    activation: Activation = eqx.field(static=True)
 
     @classmethod
     def create(
@@ -39,41 +40,40 @@ class CriticEnsemble(eqx.Module):
         action_size: int,
         hidden: tuple[int, ...],
         outputs: int,
+        activation: Activation,
         initialiser: Initialiser,
         key: PRNGKeyArray,
     ) -> "CriticEnsemble":
         """Members with independent initial weights."""
         sizes = (obs_size + action_size, *hidden, outputs)
         keys = jax.random.split(key, members)
-        return cls(jax.vmap(lambda k: init_layers(sizes, initialiser, k))(keys))
+        layers = jax.vmap(lambda k: init_layers(sizes, initialiser, k))(keys)
+        return cls(layers, activation)
 
     def __call__(
         self,
         obs: Float[Array, "batch obs"],
         action: Float[Array, "batch action"],
-        activation: Activation,
     ) -> Float[Array, "members batch outputs"]:
         """Every member's value of one action for each state; can be differentiated."""
         inputs = jnp.concatenate([obs, action], axis=-1)
-        return each_member(lambda layers: mlp(layers, inputs, activation), self.layers)
+        return each_member(lambda layers: mlp(layers, inputs, self.activation), self.layers)
 
     def values(
         self,
         obs: Float[Array, "batch obs"],
         action: Float[Array, "batch action"],
-        activation: Activation,
     ) -> Float[Array, "members batch outputs"]:
         """The same, sooner, not to be differentiated."""
-        if not self._native(activation):
-            return self(obs, action, activation)
+        if not self._native:
+            return self(obs, action)
         inputs = (self._leaves, obs, action[:, None])
-        return native.values_and_slopes(*inputs, activation is silu, False, False)[0][:, :, 0]
+        return native.values_and_slopes(*inputs, self._silu, False, False)[0][:, :, 0]
 
     def values_and_pullback(
         self,
         obs: Float[Array, "batch obs"],
         action: Float[Array, "batch actions action"],
-        activation: Activation,
         product: Product = jnp.matmul,
     ) -> tuple[Float[Array, "members batch actions outputs"], Callable[[Array], Array]]:
         """Every member's value of several actions for each state, and what takes the values'
@@ -81,12 +81,12 @@ class CriticEnsemble(eqx.Module):
 
         In native code, rows whose cotangents are all zero cost nothing on the way back.
         """
-        if not (self._native(activation) and product in (jnp.matmul, bfloat16_product)):
-            plain = lambda a: self._plain_values(obs, a, activation, product)  # noqa: E731
+        if not (self._native and product in (jnp.matmul, bfloat16_product)):
+            plain = lambda a: self._plain_values(obs, a, product)  # noqa: E731
             values, pull_back = jax.vjp(plain, action)
             return values, lambda cotangents: pull_back(cotangents)[0]
         inputs = (self._leaves, obs, action)
-        how = (activation is silu, product is bfloat16_product)
+        how = (self._silu, product is bfloat16_product)
         values, slopes = native.values_and_slopes(*inputs, *how, True)
         return values, lambda cotangents: native.pull_back(*inputs, cotangents, slopes, *how)
 
@@ -96,25 +96,22 @@ class CriticEnsemble(eqx.Module):
         action: Float[Array, "batch action"],
         targets: Float[Array, "members batch outputs"],
         weight: float,
-        activation: Activation,
     ) -> tuple[Float[Array, "members batch outputs"], "CriticEnsemble"]:
         r"""The values, and the gradient of $w \sum (Q_i - y_i)^2$."""
-        if self._native(activation):
-            values, grads = native.regress(
-                self._leaves, obs, action, targets, weight, activation is silu
-            )
+        if self._native:
+            values, grads = native.regress(self._leaves, obs, action, targets, weight, self._silu)
             return values, jax.tree.unflatten(jax.tree.structure(self), grads)
 
         def loss(
             layers: tuple[Linear, ...], target: Float[Array, "batch outputs"]
         ) -> tuple[Array, Array]:
-            values = mlp(layers, inputs, activation)
+            values = mlp(layers, inputs, self.activation)
             return weight * jnp.sum((values - target) ** 2), values
 
         inputs = jnp.concatenate([obs, action], axis=-1)
         # Member by member: the gradient of a slice of all members would be as large as all of them.
         grads, values = each_member(jax.grad(loss, has_aux=True), self.layers, targets)
-        return values, CriticEnsemble(grads)
+        return values, CriticEnsemble(grads, self.activation)
 
     @property
     def members(self) -> int:
@@ -125,18 +122,23 @@ class CriticEnsemble(eqx.Module):
     def _leaves(self) -> Any:
         return tuple(jax.tree.leaves(self))
 
-    def _native(self, activation: Activation) -> bool:
-        return activation in (jax.nn.relu, silu) and native.serves(self._leaves)
+    @property
+    def _silu(self) -> bool:
+        return self.activation == "silu"
+
+    @property
+    def _native(self) -> bool:
+        return self.activation in ("relu", "silu") and native.serves(self._leaves)
 
     def _plain_values(
         self,
         obs: Float[Array, "batch obs"],
         action: Float[Array, "batch actions action"],
-        activation: Activation,
         product: Product,
     ) -> Float[Array, "members batch actions outputs"]:
         """The values through XLA; all actions of a state share the first layer's sum over it."""
         batch, actions, size = action.shape
+        activation = ACTIVATIONS[self.activation]
 
         def member(layers: tuple[Linear, ...]) -> Float[Array, "batch actions outputs"]:
             first = layers[0].weight

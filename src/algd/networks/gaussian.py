@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from algd.networks.adam import adam_step, init_moments
-from algd.networks.layers import Activation, Linear, mlp
+from algd.networks.layers import MLP
 
 # Keeps the logarithm of the tanh's slope finite where the action touches its bound.
 SLOPE_FLOOR = 1e-6
@@ -26,13 +26,12 @@ class Gaussian(NamedTuple):
 
 
 def gaussian_head(
-    layers: tuple[Linear, ...],
+    network: MLP,
     obs: Float[Array, " obs"],
-    activation: Activation,
     log_std_bounds: tuple[float, float],
 ) -> Gaussian:
     """The distribution whose mean and clipped log-std are the two halves of a network's output."""
-    mean, log_std = jnp.split(mlp(layers, obs, activation), 2, axis=-1)
+    mean, log_std = jnp.split(network(obs), 2, axis=-1)
     return Gaussian(mean, jnp.clip(log_std, *log_std_bounds))
 
 
@@ -73,17 +72,16 @@ def tanh_sample(
 
 
 def tanh_policy(
-    layers: tuple[Linear, ...],
+    network: MLP,
     obs: Float[Array, "batch obs"],
     noise: Float[Array, "batch action"],
     box: tuple[Float[Array, " action"], Float[Array, " action"]],
-    activation: Activation,
     log_std_bounds: tuple[float, float],
 ) -> tuple[Float[Array, "batch action"], Float[Array, " batch"]]:
     """`tanh_sample` of `gaussian_head` for a batch: actions and their log-densities."""
 
     def one(obs: Float[Array, " obs"], noise: Float[Array, " action"]) -> tuple[Array, Array]:
-        return tanh_sample(gaussian_head(layers, obs, activation, log_std_bounds), noise, *box)
+        return tanh_sample(gaussian_head(network, obs, log_std_bounds), noise, *box)
 
     return jax.vmap(one)(obs, noise)
 

@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import equinox as eqx
 import jax
@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from algd.networks.native import mlp as native_mlp
 
-Activation = Callable[[Array], Array]
+Activation = Literal["relu", "silu", "elu", "tanh"]
 Initialiser = Callable[[PRNGKeyArray, int, int], Float[Array, "inputs outputs"]]
 
 
@@ -43,6 +43,14 @@ def fan_in_uniform(key: PRNGKeyArray, inputs: int, outputs: int) -> Float[Array,
 def silu(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """x * sigmoid(x), through tanh, which XLA computes faster on a CPU than an exponential."""
     return 0.5 * x * (1.0 + jnp.tanh(0.5 * x))
+
+
+ACTIVATIONS: dict[Activation, Callable[[Array], Array]] = {
+    "relu": jax.nn.relu,
+    "silu": silu,
+    "elu": jax.nn.elu,
+    "tanh": jnp.tanh,
+}
 
 
 class Linear(eqx.Module):
@@ -97,11 +105,33 @@ def mlp(
 ) -> Float[Array, "*batch outputs"]:
     """Hidden layers with an activation, a linear last layer."""
     leaves = tuple(jax.tree.leaves(layers))
-    if activation is jax.nn.relu and native_mlp.serves(leaves, x):
+    if activation == "relu" and native_mlp.serves(leaves, x):
         return native_mlp.mlp(leaves, x)
     for layer in layers[:-1]:
-        x = activation(x @ layer.weight + layer.bias)
+        x = ACTIVATIONS[activation](x @ layer.weight + layer.bias)
     return x @ layers[-1].weight + layers[-1].bias
+
+
+class MLP(eqx.Module):
+    """Layers with an activation between them."""
+
+    layers: tuple[Linear, ...]
+    activation: Activation = eqx.field(static=True)
+
+    @classmethod
+    def create(
+        cls,
+        sizes: tuple[int, ...],
+        activation: Activation,
+        initialiser: Initialiser,
+        key: PRNGKeyArray,
+    ) -> "MLP":
+        """From the first size to the last."""
+        return cls(init_layers(sizes, initialiser, key), activation)
+
+    def __call__(self, x: Float[Array, "*batch inputs"]) -> Float[Array, "*batch outputs"]:
+        """The forward pass."""
+        return mlp(self.layers, x, self.activation)
 
 
 def each_member(function: Callable[..., Any], *stacked: Any) -> Any:

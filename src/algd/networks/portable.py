@@ -1,15 +1,21 @@
 """From the algorithms' networks to plain arrays."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from algd.networks.critics import CriticEnsemble
+from algd.networks.layers import MLP, Activation, Linear
 from algd.networks.numpy_policy import Critics, Gaussian, Network, Objective
 
 
-def network(layers: Sequence[Any], activation: str) -> Network:
-    """The layers of an MLP or of an ensemble of them, on the host."""
+def network(trained: MLP | CriticEnsemble) -> Network:
+    """An MLP or an ensemble of them, on the host."""
+    return of_layers(trained.layers, trained.activation)
+
+
+def of_layers(layers: tuple[Linear, ...], activation: Activation) -> Network:
+    """The same, of bare layers."""
     return Network(
         weights=tuple(np.asarray(layer.weight) for layer in layers),
         biases=tuple(np.asarray(layer.bias) for layer in layers),
@@ -17,12 +23,10 @@ def network(layers: Sequence[Any], activation: str) -> Network:
     )
 
 
-def tanh_gaussian(
-    actor: Sequence[Any], activation: str, log_std_bounds: tuple[float, float]
-) -> Gaussian:
+def tanh_gaussian(actor: MLP, log_std_bounds: tuple[float, float]) -> Gaussian:
     """A squashed Gaussian policy."""
     return Gaussian(
-        network=network(actor, activation),
+        network=network(actor),
         squash="tanh",
         log_std_bounds=np.asarray(log_std_bounds, np.float32),
     )
@@ -31,8 +35,8 @@ def tanh_gaussian(
 def lagrangian_critics(state: Any, objective: Objective, rho: float, spread: float) -> Critics:
     """The critics and multipliers of a state with `q`, `qc`, `dual` and `limit`."""
     return Critics(
-        q=network(state.q.layers, "relu"),
-        qc=network(state.qc.layers, "silu"),
+        q=network(state.q),
+        qc=network(state.qc),
         objective=objective,
         lam=np.asarray(state.dual.lam),
         limit=np.asarray(state.limit),

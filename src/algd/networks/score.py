@@ -46,4 +46,4 @@ class ScoreNetwork(eqx.Module):
         time_half = self.time_embedding @ weight[-embedding:]
         action_half = action @ weight[-embedding - size : -embedding]
         x = jax.nn.relu(state_half + action_half + time_half[k])
-        return mlp(self.layers[1:], x, jax.nn.relu)
+        return mlp(self.layers[1:], x, "relu")

@@ -4,10 +4,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from algd.networks.critics import CriticEnsemble
-from algd.networks.layers import Activation, silu
 from algd.types import Assessment, Transition
 
 
@@ -36,6 +35,16 @@ def td_target(
     return signal + discount * bootstrap * next_value
 
 
+def next_cost(
+    qcs: Float[Array, "members batch constraints"], shared: bool, floor: bool
+) -> Float[Array, "members batch constraints"]:
+    """What the members bootstrap from: their own target copies or the mean of all; `floor` cuts
+    it at zero."""
+    if shared:
+        qcs = jnp.broadcast_to(jnp.mean(qcs, axis=0), qcs.shape)
+    return jnp.maximum(qcs, 0.0) if floor else qcs
+
+
 def cost_targets(
     cost: Float[Array, "batch constraints"],
     bootstrap: Float[Array, " batch"],
@@ -52,12 +61,12 @@ def cost_targets(
 
 
 def double_critic_loss(
-    q: CriticEnsemble, batch: Transition, target: Float[Array, " batch"], activation: Activation
+    q: CriticEnsemble, batch: Transition, target: Float[Array, " batch"]
 ) -> tuple[tuple[Float[Array, ""], Float[Array, "members batch"]], CriticEnsemble]:
     r"""$\sum_j \mathrm{mean} (Q_j - y)^2$ and the values Q_j, with the loss's gradient."""
     targets = jnp.broadcast_to(target[:, None], (q.members, len(target), 1))
     weight = 1.0 / len(target)
-    values, grads = q.regress(batch.obs, batch.action, targets, weight, activation)
+    values, grads = q.regress(batch.obs, batch.action, targets, weight)
     return (weight * jnp.sum((values - targets) ** 2), values[..., 0]), grads
 
 
@@ -65,7 +74,6 @@ def ensemble_loss(
     qc: CriticEnsemble,
     batch: Transition,
     targets: Float[Array, "members batch outputs"],
-    activation: Activation,
 ) -> tuple[tuple[Float[Array, ""], Float[Array, "members batch outputs"]], CriticEnsemble]:
     r"""$\mathrm{mean}_i\,\mathrm{mean} (Q_{c,i} - y_i)^2$ and the values, with the gradient.
 
@@ -73,7 +81,7 @@ def ensemble_loss(
     """
     members, rows, _ = targets.shape
     weight = 1.0 / (members * rows)
-    values, grads = qc.regress(batch.obs, batch.action, targets, weight, activation)
+    values, grads = qc.regress(batch.obs, batch.action, targets, weight)
     return (weight * jnp.sum((values - targets) ** 2), values), grads
 
 
@@ -117,8 +125,8 @@ def assessment(
     action: Float[Array, " action"],
 ) -> Assessment:
     """The double critic's value of one action; mean and spread of the cost ensemble."""
-    values = q(obs[None], action[None], jax.nn.relu)[:, 0, 0]
-    costs = qc(obs[None], action[None], silu)[:, 0]
+    values = q(obs[None], action[None])[:, 0, 0]
+    costs = qc(obs[None], action[None])[:, 0]
     mean = pessimistic_cost(costs, 0.0)
     return Assessment(clipped_value(values), mean, pessimistic_cost(costs, 1.0) - mean)
 
@@ -126,3 +134,10 @@ def assessment(
 def polyak(target: Any, online: Any, rate: float | Float[Array, ""]) -> Any:
     r"""$\theta' \leftarrow (1 - \eta)\,\theta' + \eta\,\theta$."""
     return jax.tree.map(lambda old, new: (1.0 - rate) * old + rate * new, target, online)
+
+
+def polyak_rate(
+    rate: float, rounds: Int[Array, ""], every: int, like: Float[Array, ""]
+) -> Float[Array, ""]:
+    """`rate` once in so many rounds, zero between."""
+    return jnp.where(rounds % every == 0, rate, 0.0).astype(like.dtype)

@@ -1,0 +1,164 @@
+"""Three ways for a diffusion policy to keep its action in the box [low, high].
+
+The chain runs on a latent x and ends in `action(x)`. Monte Carlo proposals are drawn around
+`centre(x)` in a space of their own, judged by the critics at `proposed_action`, and their energies
+are taken back to the latent by `in_latent`.
+"""
+
+from typing import Literal, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+BoundsName = Literal["boltzmann", "tanh", "clip"]
+Latent = Float[Array, "*batch action"]
+Action = Float[Array, "*batch action"]
+Energies = Float[Array, "*batch"]
+
+
+class Box(NamedTuple):
+    """Where actions lie."""
+
+    low: Float[Array, " action"]
+    high: Float[Array, " action"]
+
+    def of_unit(self, unit: Float[Array, "*batch action"]) -> Action:
+        """From [-1, 1] to the box, linearly."""
+        return unit * self.half_width + (self.high + self.low) / 2.0
+
+    @property
+    def half_width(self) -> Float[Array, " action"]:
+        """Half the length of each side."""
+        return (self.high - self.low) / 2.0
+
+
+class Bounding(Protocol):
+    """What the update asks of each of the three."""
+
+    def action(self, latent: Latent, /) -> Action:
+        """The action of a latent, inside the box."""
+        ...
+
+    def network_input(self, latent: Latent, /) -> Float[Array, "*batch action"]:
+        """What the score network sees of the latent."""
+        ...
+
+    def centre(self, latent: Latent, /) -> Float[Array, "*batch action"]:
+        """Where proposals are drawn around."""
+        ...
+
+    def clip(self, proposed: Float[Array, "*batch action"], /) -> Float[Array, "*batch action"]:
+        """Proposals cut to the box."""
+        ...
+
+    def proposed_action(self, proposed: Float[Array, "*batch action"], /) -> Action:
+        """The action at which the critics judge a proposal."""
+        ...
+
+    def in_latent(
+        self, energies: Energies, grads: Action, proposed: Latent, beta: float
+    ) -> tuple[Energies, Latent]:
+        """Energies and their action gradients as functions of the latent."""
+        ...
+
+
+class Boltzmann(NamedTuple):
+    r"""The density exp(-L(a)/beta) on the box, carried to the latent with its Jacobian.
+
+    In x with a = tanh(x) it is that of $L(\tanh x) - \beta \sum_j \log(1 - \tanh^2 x_j)$.
+    """
+
+    box: Box
+
+    def action(self, latent: Latent) -> Action:
+        """Squashed by a tanh."""
+        return self.box.of_unit(jnp.tanh(latent))
+
+    network_input = action
+    proposed_action = action
+
+    def centre(self, latent: Latent) -> Latent:
+        """The latent itself."""
+        return latent
+
+    def clip(self, proposed: Latent) -> Latent:
+        """Every latent's action is in the box."""
+        return proposed
+
+    def in_latent(
+        self, energies: Energies, grads: Action, proposed: Latent, beta: float
+    ) -> tuple[Energies, Latent]:
+        """With the Jacobian of the tanh."""
+        unit = jnp.tanh(proposed)
+        slope = 1.0 - unit**2
+        # log(1 - tanh^2 x) = 2 (log 2 - x - softplus(-2x)), without cancellation at large |x|.
+        log_slope = 2.0 * (jnp.log(2.0) - proposed - jax.nn.softplus(-2.0 * proposed))
+        return (
+            energies - beta * jnp.sum(log_slope, axis=-1),
+            grads * self.box.half_width * slope + 2.0 * beta * unit,
+        )
+
+
+class Tanh(NamedTuple):
+    """Squashed without Jacobian, proposals around the action itself (authors' program)."""
+
+    box: Box
+
+    def action(self, latent: Latent) -> Action:
+        """Squashed by a tanh."""
+        return self.box.of_unit(jnp.tanh(latent))
+
+    network_input = action
+    centre = action
+
+    def clip(self, proposed: Action) -> Action:
+        """Cut to the box."""
+        return jnp.clip(proposed, self.box.low, self.box.high)
+
+    def proposed_action(self, proposed: Action) -> Action:
+        """A proposal is an action, inside the box or not."""
+        return proposed
+
+    def in_latent(
+        self, energies: Energies, grads: Action, proposed: Action, beta: float
+    ) -> tuple[Energies, Action]:
+        """As they are."""
+        return energies, grads
+
+
+class Clip(NamedTuple):
+    """No latent but the action in units of the box, clipped when executed (paper's text)."""
+
+    box: Box
+
+    def action(self, latent: Latent) -> Action:
+        """Cut to the box."""
+        return self.box.of_unit(jnp.clip(latent, -1.0, 1.0))
+
+    def network_input(self, latent: Latent) -> Latent:
+        """The latent itself."""
+        return latent
+
+    centre = network_input
+
+    def clip(self, proposed: Latent) -> Latent:
+        """Cut to the unit box."""
+        return jnp.clip(proposed, -1.0, 1.0)
+
+    def proposed_action(self, proposed: Latent) -> Action:
+        """Outside the box too."""
+        return self.box.of_unit(proposed)
+
+    def in_latent(
+        self, energies: Energies, grads: Action, proposed: Latent, beta: float
+    ) -> tuple[Energies, Latent]:
+        """In units of the box."""
+        return energies, grads * self.box.half_width
+
+
+BOUNDING: dict[BoundsName, type[Boltzmann] | type[Tanh] | type[Clip]] = {
+    "boltzmann": Boltzmann,
+    "tanh": Tanh,
+    "clip": Clip,
+}
