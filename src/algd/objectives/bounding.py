@@ -1,11 +1,12 @@
 """Three ways for a diffusion policy to keep its action in the box [low, high].
 
-The chain runs on a latent x and ends in `action(x)`. Monte Carlo proposals are drawn around
-`centre(x)` in a space of their own, judged by the critics at `proposed_action`, and their energies
-are taken back to the latent by `in_latent`.
+The chain runs on a latent x, of which the score network sees `network_input(x)`, and ends in
+`action(x)`. Monte Carlo proposals are drawn around `centre(x)` in a space of their own, `clip`
+keeps them in the box, the critics judge them at `proposed_action`, and `in_latent` makes energies
+and action gradients functions of the latent.
 """
 
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -31,36 +32,6 @@ class Box(NamedTuple):
     def half_width(self) -> Float[Array, " action"]:
         """Half the length of each side."""
         return (self.high - self.low) / 2.0
-
-
-class Bounding(Protocol):
-    """What the update asks of each of the three."""
-
-    def action(self, latent: Latent, /) -> Action:
-        """The action of a latent, inside the box."""
-        ...
-
-    def network_input(self, latent: Latent, /) -> Float[Array, "*batch action"]:
-        """What the score network sees of the latent."""
-        ...
-
-    def centre(self, latent: Latent, /) -> Float[Array, "*batch action"]:
-        """Where proposals are drawn around."""
-        ...
-
-    def clip(self, proposed: Float[Array, "*batch action"], /) -> Float[Array, "*batch action"]:
-        """Proposals cut to the box."""
-        ...
-
-    def proposed_action(self, proposed: Float[Array, "*batch action"], /) -> Action:
-        """The action at which the critics judge a proposal."""
-        ...
-
-    def in_latent(
-        self, energies: Energies, grads: Action, proposed: Latent, beta: float
-    ) -> tuple[Energies, Latent]:
-        """Energies and their action gradients as functions of the latent."""
-        ...
 
 
 class Boltzmann(NamedTuple):
@@ -157,8 +128,5 @@ class Clip(NamedTuple):
         return energies, grads * self.box.half_width
 
 
-BOUNDING: dict[BoundsName, type[Boltzmann] | type[Tanh] | type[Clip]] = {
-    "boltzmann": Boltzmann,
-    "tanh": Tanh,
-    "clip": Clip,
-}
+Bounding = Boltzmann | Tanh | Clip
+BOUNDING: dict[BoundsName, type[Bounding]] = {"boltzmann": Boltzmann, "tanh": Tanh, "clip": Clip}
