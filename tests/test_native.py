@@ -226,15 +226,13 @@ def test_a_whole_round_is_that_of_xla(name):
 
 def answers():
     """What the compiled code computes, without rounding to bfloat16 and with it."""
-    critics, obs, action, cotangents = example(batch=77)
     found, rounded = [], []
-    for activation in (jax.nn.relu, silu):
+    for activation in ("relu", "silu"):
+        critics, obs, action, cotangents = example(activation, batch=77)
         for product, kept in ((jnp.matmul, found), (bfloat16_product, rounded)):
-            values, pull_back = critics.values_and_pullback(obs, action, activation, product)
+            values, pull_back = critics.values_and_pullback(obs, action, product)
             kept += [values, pull_back(cotangents)]
-        found += jax.tree.leaves(
-            critics.regress(obs, action[:, 0], cotangents[:, :, 0], 0.3, activation)
-        )
+        found += jax.tree.leaves(critics.regress(obs, action[:, 0], cotangents[:, :, 0], 0.3))
     score = ScoreNetwork.create(5, 2, (32, 64, 64), 4, 8, jax.random.key(0))
     k = jnp.arange(77) % 4
     out, pull_back = jax.vjp(
