@@ -2,12 +2,14 @@
 
 import csv
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
 from algd.experiments import landscape
 from algd.experiments.landscape import REACH, SMOOTHING, Surface
 from algd.types import UserError
+from algd.visualization.landscapes import draw_curvature, draw_fidelity
 
 SIDE = np.linspace(-1.0 - REACH, 1.0 + REACH, 257)
 SPACING = SIDE[1] - SIDE[0]
@@ -71,3 +73,30 @@ def test_a_tiny_run_is_made_once_and_drawn(tmp_path, monkeypatch):
 def test_a_run_that_is_none(tmp_path):
     with pytest.raises(UserError):
         landscape.reproduce("smoke", tmp_path, tmp_path / "nothing")
+
+
+def test_no_panel_without_numbers(tmp_path, monkeypatch):
+    """Where no box has a boundary, figure and table leave it out."""
+    kept = []
+    monkeypatch.setattr(plt, "close", kept.append)
+    rows = landscape.curvature_rows([FLAT, FLAT], (0.5,), 1.0)
+    summary = landscape.summarise_curvature(rows)
+    draw_curvature(summary, tmp_path / "curvature.png")
+    (axes,) = kept[0].axes
+    assert axes.get_ylabel() == "share locally convex, action box"
+    assert "nan" not in landscape.as_table(summary)
+
+
+def test_a_single_number_of_steps_is_inside_its_panels(tmp_path, monkeypatch):
+    kept = []
+    monkeypatch.setattr(plt, "close", kept.append)
+    rows = [
+        {"preset": name, "beta": beta, "steps": 5, "total_variation": 0.3, "kl": 0.1}
+        for name in ("algd-paper", "algd-code", "algd")
+        for beta in (0.1, 0.3, 1.0)
+    ]
+    draw_fidelity(rows, tmp_path / "fidelity.png")
+    assert len(kept[0].axes) == 6
+    for axes in kept[0].axes:
+        low, high = axes.get_xlim()
+        assert low < 5 < high

@@ -2,6 +2,7 @@
 
 from itertools import combinations
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from PIL import Image
@@ -184,6 +185,92 @@ def test_several_constraints_have_panels_of_their_own(tmp_path):
     assert names[1:3] == ["Cost over training, hazards", "Cost over training, energy"]
     plot_tasks({"DiffDrive": groups}, tmp_path / "picture.png", "all")
     assert Image.open(tmp_path / "picture.png").width > 2500
+
+
+@pytest.fixture
+def figures(monkeypatch):
+    """The figures that are drawn, kept instead of closed."""
+    kept = []
+    monkeypatch.setattr(plt, "close", kept.append)
+    yield kept
+    monkeypatch.undo()
+    plt.close("all")
+
+
+def over_steps(figure):
+    return [axes for axes in figure.axes if axes.get_xlabel() == "environment steps"]
+
+
+def test_all_panels_of_a_figure_have_one_range(runs, tmp_path, figures):
+    """Also where the multiplier's first row comes late, and where a task was trained for longer."""
+    write_run(tmp_path / "long", env="PointButton1", steps=1600, seed=3)
+    plot_tasks(gather([runs, tmp_path]).tasks, tmp_path / "all.png", "all")
+    panels = over_steps(figures[0])
+    assert len(panels) == 8
+    assert {axes.get_xlim() for axes in panels} == {(-48.0, 1648.0)}
+
+
+def test_evaluations_are_marked_and_rows_of_the_log_are_not(runs, figures, tmp_path):
+    tasks = gather([runs / "a0"]).tasks
+    plot_tasks(tasks, tmp_path / "curves.png")
+    by_label = {axes.get_ylabel(): axes for axes in over_steps(figures[0])}
+    marker = styles_of(tasks)["algd"].marker
+    for label, axes in by_label.items():
+        line = axes.lines[0]
+        assert line.get_marker() == ("" if "multiplier" in label else marker), label
+        assert len(line.get_xdata()) == (8 if "multiplier" in label else 5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_word_lies_on_a_curve(kind, runs, tmp_path, figures):
+    budgets = [Budget(20.0, name="hazards"), Budget(100.0, name="energy")]
+    write_run(tmp_path / "two", env="PointButton2", budgets=budgets)
+    plot_tasks(gather([runs, tmp_path]).tasks, tmp_path / "picture.png", kind)
+    renderer = figures[0].canvas.get_renderer()
+    words = 0
+    for axes in figures[0].axes:
+        inside = axes.get_window_extent(renderer)
+        legend = [axes.get_legend()] if axes.get_legend() else []
+        places = [word.get_window_extent(renderer) for word in [*axes.texts, *legend]]
+        words += len(places)
+        assert not any(place.overlaps(inside) for place in places)
+        for one, other in combinations(places, 2):
+            assert not one.overlaps(other)
+    assert words or kind == "lambda"
+
+
+def test_there_are_no_empty_panels(tmp_path, capsys):
+    free = write_run(tmp_path / "free", "sac", lam=False)
+    names = [panel.name for panel in panels_of("all", {"sac": [free]})]
+    assert "Return over training" in names
+    assert "Multiplier over training" not in names
+    write_run(tmp_path / "bound", env="PointButton1")
+    arguments = ["--kind", "lambda", "--out", str(tmp_path / "lambda.png")]
+    main(["plot", str(tmp_path), *arguments])
+    assert "the runs on DiffDrive have nothing of this kind" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["plot", str(tmp_path / "free"), *arguments, "--force"])
+    assert "nothing to show as 'lambda'" in capsys.readouterr().err
+
+
+def test_few_values_are_points_and_many_a_box(runs, tmp_path, figures):
+    for runs_, boxes, points in (([runs / "a0"], 0, 8), ([runs / f"a{i}" for i in range(3)], 4, 0)):
+        plot_tasks(gather(runs_).tasks, tmp_path / "boxes.png", "boxes")
+        (axes,) = figures.pop().axes
+        assert len(axes.patches) == boxes
+        assert sum(len(x.get_xdata()) for x in axes.lines if x.get_marker() == "o") == points
+
+
+def test_runs_are_found_at_any_depth(tmp_path):
+    deep = tmp_path / "a" / "b" / "c" / "d"
+    deep.mkdir(parents=True)
+    write_run(deep / "run")
+    # A copy inside a run is the run's own, and a circle of links has an end.
+    write_run(deep / "run" / "checkpoints" / "inner", seed=4)
+    (deep / "circle").symlink_to(tmp_path)
+    tasks, complaints = gather([tmp_path])
+    assert [run.directory for run in tasks["DiffDrive"]["algd"]] == [deep / "run"]
+    assert complaints == []
 
 
 def test_command_draws_the_rest_and_never_overwrites(runs, tmp_path, capsys):

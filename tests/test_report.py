@@ -16,7 +16,16 @@ from algd.runs.grouping import gather
 from algd.training import loop
 from algd.types import Budget
 from algd.visualization.curves import plot_tasks
-from algd.visualization.report import POLICY, build, duration, middle, number, row_of, wall_seconds
+from algd.visualization.report import (
+    POLICY,
+    build,
+    duration,
+    middle,
+    number,
+    row_of,
+    wall_seconds,
+)
+from algd.visualization.report import verdict as verdict_of
 from made_up import write_run
 from small import small
 
@@ -112,11 +121,46 @@ def test_tables_hold_means_intervals_and_verdicts(runs):
     ours = next(row for row in rows if ">algd</th>" in row and ">3<" in row)
     assert "<span>11<small>8 to 15</small>" in ours
     assert "<span>13<small>10 to 17</small>" in ours
-    assert "within 20" in ours
+    # 15 of 20 episodes in each of three evaluations.
+    assert "within 20 on average, 45 of 60 episodes within" in ours
     assert "25%" in ours
     assert "3 min" in ours
     theirs = next(row for row in rows if ">sac</th>" in row)
-    assert "over 20" in theirs
+    assert "over 20 on average" in theirs
+
+
+@pytest.mark.parametrize(
+    ("costs", "verdict"),
+    [
+        # One seed: 2 / √19 is the standard error over its 20 episodes.
+        ([19.0], "within 20 on average"),
+        ([19.6], "undecided at 20 on average"),
+        ([20.95], "over 20 on average"),
+        ([19.0, 19.9], "within 20 on average"),
+        ([19.0, 20.2], "undecided at 20 on average"),
+        ([5.0, 5.0, 50.0], "undecided at 20 on average"),
+    ],
+)
+def test_the_verdict_is_that_of_the_interval(costs, verdict, tmp_path):
+    rows = [
+        row_of(write_run(tmp_path / f"{i}", seed=i, last_cost=cost)) for i, cost in enumerate(costs)
+    ]
+    counted = f", {15 * len(costs)} of {20 * len(costs)} episodes within"
+    assert verdict_of(rows, Budget(20.0), "") == verdict + counted
+
+
+def test_sentences_fit_the_number_of_seeds(runs, tmp_path):
+    texts = []
+    for names in (["a0"], ["a0", "a1"], ["a0", "a1", "a2"], ["a0", "b0", "b1"]):
+        text = build(gather([runs / name for name in names]).tasks, episodes=0).text
+        texts.append(text[text.index("<p>An episode") : text.index("</caption>")])
+    one, two, three, mixed = texts
+    assert "Figures show one seed; tables its last evaluation, of 20 episodes." in one
+    assert "below them the 95 % interval over its episodes" in one
+    assert "Figures show mean and range of two seeds; tables the last evaluation" in two
+    assert "below them the range between them" in two
+    assert "below them the 95 % bootstrap interval over seeds" in three
+    assert "for one seed the 95 % interval over its episodes, for two seeds the range" in mixed
 
 
 def test_the_page_stands_alone_and_can_be_read_aloud(page):

@@ -47,5 +47,6 @@ def run(arguments: list[str]) -> None:
             "None of these is a run that can be drawn. "
             "(--unfinished draws those that are not at their last step.)"
         )
-    plot_tasks(tasks, out, chosen.kind)
+    for task in plot_tasks(tasks, out, chosen.kind):
+        print(f"algd: left out: the runs on {task} have nothing of this kind", file=sys.stderr)
     print(f"Wrote {out}")

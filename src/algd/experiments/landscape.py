@@ -315,9 +315,13 @@ def as_table(summary: list[dict[str, Any]]) -> str:
 
 def _percent(row: dict[str, Any], name: str) -> str:
     low, high = row[f"{name}_interval"]
+    if np.isnan(row[name]):
+        return "–"
     return f"{row[name]:.0%} [{100 * low:.0f}, {100 * high:.0f}]"
 
 
 def _number(row: dict[str, Any], name: str) -> str:
     low, high = row[f"{name}_interval"]
+    if np.isnan(row[name]):
+        return "–"
     return f"{row[name]:.2f} [{low:.2f}, {high:.2f}]"

@@ -26,7 +26,7 @@ class Gathered(NamedTuple):
 
 
 def gather(paths: Sequence[Path], unfinished: bool = False) -> Gathered:
-    """The runs in these directories, each itself a run or a directory that contains some.
+    """The runs in these directories, each itself a run or a directory with some at any depth.
 
     Runs that are damaged, foreign, given twice or, unless `unfinished`, not at their last step are
     left out.
@@ -73,14 +73,19 @@ def task_of(config: Mapping[str, Any]) -> str:
     return " ".join([settings["env"], *settings["env_options"]])
 
 
-def _runs_in(path: Path, depth: int = 2) -> Iterator[Path]:
-    if not path.is_dir():
-        return
-    if any((path / part).exists() for part in PARTS):
-        yield path
-    elif depth:
-        for inner in sorted(path.iterdir()):
-            yield from _runs_in(inner, depth - 1)
+def _runs_in(path: Path) -> Iterator[Path]:
+    """Runs at any depth below; what lies inside a run is its own. Links are followed once."""
+    seen: set[Path] = set()
+    todo = [path]
+    while todo:
+        here = todo.pop()
+        if not here.is_dir() or here.resolve() in seen:
+            continue
+        seen.add(here.resolve())
+        if any((here / part).exists() for part in PARTS):
+            yield here
+        else:
+            todo.extend(sorted(here.iterdir(), reverse=True))
 
 
 def _checked_config(run: Run, unfinished: bool) -> dict[str, Any]:

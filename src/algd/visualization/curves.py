@@ -6,7 +6,7 @@ color-blind readers, the rest also in a grey print.
 """
 
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import pairwise
@@ -33,6 +33,12 @@ from algd.types import UserError
 Kind = Literal["curves", "scatter", "boxes", "lambda", "all"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 INTERVALS = 4
+# A box says where the middle half lies: fewer values are shown themselves.
+FEWEST = 5
+STEPS = "environment steps"
+KINDS_OF_ROWS = ("eval", "train")
+# Of small print, as a share of a panel.
+LINE_HEIGHT = 0.06
 INK = "#2b2b33"
 INCHES_PER_LABEL = 2.3
 
@@ -131,53 +137,66 @@ def budgets_of(groups: Groups) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Panel:
-    """One quantity of one task's groups: how it is drawn, and what a reader would say of it."""
+    """One quantity of one task's groups: what a reader would call it, how it is drawn, and the
+    kind of row and the name without which there is nothing to draw."""
 
     name: str
     draw: Callable[[Axes, Groups, Styles], None]
+    kind: str
+    needs: str
 
 
 def panels_of(kind: Kind, groups: Groups) -> list[Panel]:
-    """The panels of a picture in reading order; half of them fill a row evenly for "all"."""
+    """The panels of a picture in reading order, as far as the runs have anything to show."""
     budgets = budgets_of(groups)
     ends = [f"/{b['name']}" for b in budgets] if len(budgets) > 1 else [""]
 
-    def each(name: str, draw: Callable[..., None]) -> list[Panel]:
+    def each(name: str, draw: Callable[..., None], kind: str, needs: str) -> list[Panel]:
         """One panel for each constraint."""
         return [
             Panel(
                 f"{name}{end.replace('/', ', ')}",
                 lambda axes, groups, styles, i=i, end=end: draw(axes, groups, styles, i, end),
+                kind,
+                f"{needs}{end}",
             )
             for i, end in enumerate(ends)
         ]
 
-    returns = [Panel("Return over training", draw_return)]
-    costs = each("Cost over training", draw_cost)
-    multipliers = [Panel("Multiplier over training", draw_multipliers)]
-    calibration = each("Cost critics against measurement", draw_calibration)
-    scatter = each("Return against cost at the end", draw_scatter)
-    boxes = each("Cost while training", draw_boxes)
-    return {
+    returns = [Panel("Return over training", draw_return, "eval", "return")]
+    costs = each("Cost over training", draw_cost, "eval", "cost")
+    multipliers = [Panel("Multiplier over training", draw_multipliers, "train", f"lam{ends[0]}")]
+    calibration = each(
+        "Cost critics against measurement", draw_calibration, "eval", "expected_cost"
+    )
+    scatter = each("Return against cost at the end", draw_scatter, "eval", "cost")
+    boxes = each("Cost while training", draw_boxes, "train", "cost")
+    wanted = {
         "curves": [*returns, *costs, *multipliers, *calibration],
         "scatter": scatter,
         "boxes": boxes,
         "lambda": multipliers,
         "all": [*returns, *costs, *scatter, *multipliers, *calibration, *boxes],
     }[kind]
+    runs = [run for members in groups.values() for run in members]
+    return [
+        panel
+        for panel in wanted
+        if any(panel.needs in row for run in runs for row in rows_of(run, panel.kind))
+    ]
 
 
 def draw_return(axes: Axes, groups: Groups, styles: Styles) -> None:
     """Return of the evaluations."""
     for label, runs in groups.items():
-        draw_curve(axes, curve(runs, "eval", "return"), styles[label], label)
+        draw_curve(axes, curve(runs, "eval", "return"), styles[label], marked=True)
     over_steps(axes, "return per episode (evaluation)")
 
 
 def draw_cost(axes: Axes, groups: Groups, styles: Styles, index: int, end: str) -> None:
     """Cost of the evaluations against the budget."""
     for label, runs in groups.items():
-        draw_curve(axes, curve(runs, "eval", f"cost{end}"), styles[label], label)
+        draw_curve(axes, curve(runs, "eval", f"cost{end}"), styles[label], marked=True)
     axes.set_ylim(bottom=0)
     over_steps(axes, cost_label(groups, index, "evaluation"))
     budget_line(axes, budgets_of(groups)[index])
@@ -188,20 +207,15 @@ def draw_multipliers(axes: Axes, groups: Groups, styles: Styles) -> None:
     budgets = budgets_of(groups)
     names = [budget["name"] for budget in budgets]
     highest: list[float] = []
+    ends: list[tuple[float, str, str]] = []
     for label, runs in groups.items():
         for name in names:
-            end = f"/{name}" if len(names) > 1 else ""
-            found = curve(runs, "train", f"lam{end}")
-            draw_curve(axes, found, styles[label], label)
-            if found is None:
-                continue
-            highest.append(found.mean.max())
-            if end:
-                place = (found.steps[-1], found.mean[-1])
-                axes.annotate(name, place, (3, 0), textcoords="offset points", fontsize=8)
-    if not highest:
-        axes.text(0.5, 0.5, "no multiplier", ha="center", transform=axes.transAxes, color=INK)
-    elif max(highest) > 1000 * max(min(highest), 1e-3):
+            found = curve(runs, "train", f"lam/{name}" if len(names) > 1 else "lam")
+            draw_curve(axes, found, styles[label])
+            if found is not None:
+                highest.append(found.mean.max())
+                ends.append((found.mean[-1], name, styles[label].color))
+    if highest and max(highest) > 1000 * max(min(highest), 1e-3):
         # One that runs away would press the others flat.
         axes.set_yscale("symlog", linthresh=1.0)
         locator = SymmetricalLogLocator(base=10.0, linthresh=1.0)
@@ -210,12 +224,38 @@ def draw_multipliers(axes: Axes, groups: Groups, styles: Styles) -> None:
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
     axes.set_ylim(bottom=0)
     over_steps(axes, "multiplier λ")
+    if len(names) > 1:
+        name_lines(axes, ends)
+
+
+def name_lines(axes: Axes, ends: Sequence[tuple[float, str, str]]) -> None:
+    """Names beside the panel at the heights where the lines end, one above the other."""
+    to_share = axes.transData + axes.transAxes.inverted()
+    free = 0.0
+    for value, name, color in sorted(ends):
+        free = max(float(to_share.transform((0.0, value))[1]), free)
+        beside(axes, name, free, axes.transAxes, color)
+        free += LINE_HEIGHT
+
+
+def beside(axes: Axes, text: str, height: float, of: Any, color: str = INK) -> None:
+    """A word to the right of the panel, where it hides no curve."""
+    axes.annotate(
+        text,
+        (1.0, height),
+        (4, 0),
+        xycoords=("axes fraction", of),
+        textcoords="offset points",
+        va="center",
+        fontsize=8,
+        color=color,
+    )
 
 
 def draw_calibration(axes: Axes, groups: Groups, styles: Styles, index: int, end: str) -> None:
     """What the critics expect in the first step (line) and what the episodes cost (markers)."""
     for label, runs in groups.items():
-        draw_curve(axes, curve(runs, "eval", f"expected_cost{end}"), styles[label], label)
+        draw_curve(axes, curve(runs, "eval", f"expected_cost{end}"), styles[label], marked=True)
         measured = curve(runs, "eval", f"discounted_cost{end}")
         if measured is not None:
             style = styles[label]
@@ -229,10 +269,12 @@ def draw_calibration(axes: Axes, groups: Groups, styles: Styles, index: int, end
                 ls="none",
             )
     handles = [
-        Line2D([], [], color=INK, lw=1.8, label="expected by the critics"),
+        Line2D([], [], color=INK, lw=1.8, marker="o", ms=4, label="expected by the critics"),
         Line2D([], [], color=INK, ls="none", marker="o", mfc="white", ms=4.5, label="measured"),
     ]
-    axes.legend(handles=handles, frameon=False, fontsize=8)
+    # Above the panel, where it hides no curve.
+    place = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "borderaxespad": 0.4}
+    axes.legend(handles=handles, frameon=False, fontsize=8, ncols=2, **place)
     axes.set_ylim(bottom=0)
     over_steps(axes, f"discounted cost from step 1{end.replace('/', ', ')}")
 
@@ -268,35 +310,39 @@ def draw_scatter(axes: Axes, groups: Groups, styles: Styles, index: int, end: st
     axes.axvspan(limit, max(axes.get_xlim()[1], limit), color=INK, alpha=0.05, lw=0)
     axes.annotate(
         budget_text(budgets_of(groups)[index]),
-        (limit, 0.01),
-        (-3, 2),
+        (limit, 1.0),
+        (0, 3),
         xycoords=("data", "axes fraction"),
         textcoords="offset points",
-        rotation=90,
-        ha="right",
+        ha="center",
         fontsize=8,
         color=INK,
     )
 
 
 def draw_boxes(axes: Axes, groups: Groups, styles: Styles, index: int, end: str) -> None:
-    """Distribution of the training cost in equal intervals of the steps."""
+    """Distribution of the training cost in equal intervals of the steps; few values as points."""
     width = 0.8 / len(groups)
     for place, (label, runs) in enumerate(groups.items()):
         style = styles[label]
-        boxes = axes.boxplot(
-            training_costs(runs, end),
-            positions=np.arange(INTERVALS) + (place + 0.5) * width - 0.4,
-            widths=0.8 * width,
-            patch_artist=True,
-            medianprops={"color": INK, "lw": 1.6},
-            whiskerprops={"color": INK, "lw": 0.9},
-            capprops={"color": INK, "lw": 0.9},
-            flierprops={"marker": ".", "ms": 3, "mec": style.color},
-            boxprops={"facecolor": style.color, "edgecolor": INK, "lw": 0.9, "hatch": style.hatch},
-        )
-        for box in boxes["boxes"]:
-            box.set_alpha(0.75)
+        places = np.arange(INTERVALS) + (place + 0.5) * width - 0.4
+        for x, values in zip(places, training_costs(runs, end), strict=True):
+            if len(values) < FEWEST:
+                axes.plot(np.full(len(values), x), values, style.marker, color=style.color, ms=5)
+                continue
+            drawn = axes.boxplot(
+                values,
+                positions=[x],
+                widths=0.8 * width,
+                patch_artist=True,
+                medianprops={"color": INK, "lw": 1.6},
+                whiskerprops={"color": INK, "lw": 0.9},
+                capprops={"color": INK, "lw": 0.9},
+                flierprops={"marker": ".", "ms": 3, "mec": style.color},
+                boxprops={"facecolor": style.color, "edgecolor": INK, "lw": 0.9},
+            )
+            for box in drawn["boxes"]:
+                box.set(alpha=0.75, hatch=style.hatch)
     edges = np.linspace(0, 100, INTERVALS + 1)
     names = [f"{a:.0f}–{b:.0f} %" for a, b in pairwise(edges)]
     axes.set_xticks(np.arange(INTERVALS), names)
@@ -307,11 +353,14 @@ def draw_boxes(axes: Axes, groups: Groups, styles: Styles, index: int, end: str)
     budget_line(axes, budgets_of(groups)[index])
 
 
-def draw_curve(axes: Axes, found: Curve | None, style: Style, label: str) -> None:
-    """A line with its interval."""
+def draw_curve(axes: Axes, found: Curve | None, style: Style, marked: bool = False) -> None:
+    """A line with its interval; `marked` where the values are few and the line only joins them."""
     if found is None:
         return
-    axes.plot(found.steps, found.mean, color=style.color, ls=style.dash, lw=1.8, label=label)
+    marker = style.marker if marked else ""
+    axes.plot(
+        found.steps, found.mean, color=style.color, ls=style.dash, lw=1.8, marker=marker, ms=4
+    )
     if len(found.values) > 1:
         low, high = found.interval
         axes.fill_between(found.steps, low, high, color=style.color, alpha=0.18, lw=0)
@@ -327,18 +376,7 @@ def budget_line(axes: Axes, budget: Mapping[str, Any]) -> None:
     limit = budget["limit"]
     axes.axhline(limit, color=INK, ls="--", lw=1.1)
     axes.set_ylim(top=max(axes.get_ylim()[1], 1.15 * limit))
-    axes.annotate(
-        budget_text(budget),
-        (0.99, limit),
-        (0, 2),
-        xycoords=("axes fraction", "data"),
-        textcoords="offset points",
-        ha="right",
-        va="bottom",
-        fontsize=8,
-        color=INK,
-        bbox={"facecolor": "white", "alpha": 0.7, "lw": 0, "pad": 0.5},
-    )
+    beside(axes, budget_text(budget), limit, "data")
 
 
 def cost_label(groups: Groups, index: int, when: str) -> str:
@@ -352,9 +390,18 @@ def cost_label(groups: Groups, index: int, when: str) -> str:
 def over_steps(axes: Axes, ylabel: str) -> None:
     """A panel over environment steps."""
     finish(axes, ylabel)
-    axes.set_xlabel("environment steps")
+    axes.set_xlabel(STEPS)
     axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.xaxis.set_major_formatter(lambda step, _: f"{step:,.0f}")
+
+
+def one_range(figure: Figure, tasks: Iterable[Groups]) -> None:
+    """Every panel over steps reaches from the first step to the last of any run."""
+    runs = [run for groups in tasks for members in groups.values() for run in members]
+    last = max(row["step"] for run in runs for kind in KINDS_OF_ROWS for row in rows_of(run, kind))
+    for axes in figure.axes:
+        if axes.get_xlabel() == STEPS:
+            axes.set_xlim(-0.03 * last, 1.03 * last)
 
 
 def finish(axes: Axes, ylabel: str) -> None:
@@ -385,16 +432,26 @@ def seeds_text(groups: Groups) -> str:
     counts = sorted({len(runs) for runs in groups.values()})
     if counts == [1]:
         return "one seed"
+    if counts == [2]:
+        # The bootstrap's interval of two values goes from the one to the other.
+        return "mean and range of two seeds"
     number = f"{counts[-1]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     return f"mean and 95 % interval over {number} seeds"
 
 
 # Names come from runs: a dollar sign in one is no formula.
 @matplotlib.rc_context({"text.parse_math": False})
-def plot_tasks(tasks: Mapping[str, Groups], path: Path, kind: Kind = "curves") -> None:
-    """A picture with one row of panels for each task; a single task may take two rows."""
+def plot_tasks(tasks: Mapping[str, Groups], path: Path, kind: Kind = "curves") -> list[str]:
+    """A picture with one row of panels for each task; a single task may take two rows.
+
+    The tasks whose runs have nothing of this kind are left out, and returned.
+    """
+    drawn = {task: found for task, g in tasks.items() if (found := panels_of(kind, g))}
+    if not drawn:
+        raise UserError(f"These runs have nothing to show as {kind!r}.")
+    left_out = [task for task in tasks if task not in drawn]
+    tasks, panels = {task: tasks[task] for task in drawn}, drawn
     styles = styles_of(tasks)
-    panels = {task: panels_of(kind, groups) for task, groups in tasks.items()}
     most = max(len(found) for found in panels.values())
     rows = 2 if len(tasks) == 1 and most > 3 else 1
     columns = -(-most // rows)
@@ -410,6 +467,7 @@ def plot_tasks(tasks: Mapping[str, Groups], path: Path, kind: Kind = "curves") -
             axes.set_visible(False)
         for axes, panel in zip(grid.flat, panels[task], strict=False):
             panel.draw(axes, groups, styles)
+    one_range(figure, tasks.values())
     if not single:
         add_legend(figure, styles)
     try:
@@ -418,6 +476,7 @@ def plot_tasks(tasks: Mapping[str, Groups], path: Path, kind: Kind = "curves") -
         raise UserError(f"{path} cannot be written: {error}.") from error
     finally:
         plt.close(figure)
+    return left_out
 
 
 def panel_svg(panel: Panel, groups: Groups, styles: Styles) -> bytes:
@@ -425,6 +484,7 @@ def panel_svg(panel: Panel, groups: Groups, styles: Styles) -> bytes:
     with plt.rc_context({"svg.hashsalt": "algd", "text.parse_math": False}):
         figure, axes = plt.subplots(figsize=(4.9, 3.5), layout="constrained")
         panel.draw(axes, groups, styles)
+        one_range(figure, [groups])
         if len(groups) > 1:
             add_legend(figure, {label: styles[label] for label in groups})
         content = io.BytesIO()

@@ -17,6 +17,7 @@ from algd.visualization.curves import (
     draw_curve,
     draw_multipliers,
     draw_return,
+    one_range,
     over_steps,
     seeds_text,
     styles_of,
@@ -39,6 +40,7 @@ def plot_grid(
         for axes, draw in zip(panels, rows, strict=True):
             draw(axes, groups, styles)
         panels[0].set_title(f"{task}, {seeds_text(groups)}", fontsize=10)
+    one_range(figure, tasks.values())
     add_legend(figure, styles)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=130)
@@ -49,7 +51,7 @@ def plot_grid(
 def draw_violation(axes: Axes, groups: Groups, styles: Styles) -> None:
     """By how much the critics see the limit exceeded, max(0, Q_c - h) over a minibatch."""
     for label, runs in groups.items():
-        draw_curve(axes, curve(runs, "train", f"violation{end_of(groups)}"), styles[label], label)
+        draw_curve(axes, curve(runs, "train", f"violation{end_of(groups)}"), styles[label])
     axes.set_ylim(bottom=0)
     over_steps(axes, "mean violation max(0, Qc − h)")
 

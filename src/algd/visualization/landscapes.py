@@ -1,4 +1,4 @@
-"""Pictures of energies and of the theory's checks, on the look of `algd.plotting`."""
+"""Pictures of energies and of the theory's checks, with the look of the learning curves."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,9 +8,10 @@ import matplotlib.pyplot as plt
 import numpy as np
 from jaxtyping import Float
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
-from algd.visualization.curves import INK, STYLES, finish
+from algd.visualization.curves import INCHES_PER_LABEL, INK, STYLES, finish
 
 COLORS = tuple(style.color for style in STYLES)
 
@@ -43,7 +44,7 @@ def draw_rates(
     right.set_title("perturbed energy, ε = 0.001 (corollary)", fontsize=10)
     finish(right, "discrepancy")
     for axes in (left, middle, right):
-        axes.legend(frameon=False, fontsize=8)
+        _legend_below(axes)
     _save(figure, path)
 
 
@@ -87,6 +88,8 @@ def draw_fidelity(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
                     steps, [r[measure] for r in own], "o-", color=color, ms=4, lw=1.6, label=name
                 )
             axes.set_xscale("log")
+            # A single number of steps gives no limits by itself.
+            axes.set_xlim(min(steps) / 1.3, max(steps) * 1.3)
             axes.set_xticks(steps, [str(s) for s in steps], fontsize=8)
             axes.xaxis.set_minor_formatter(NullFormatter())
             axes.axvline(5, color=INK, ls=":", lw=1)
@@ -97,7 +100,7 @@ def draw_fidelity(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     panels[0, 0].set_ylabel("total variation")
     panels[0, 0].set_ylim(0, 1)
     panels[1, 0].set_ylabel("KL divergence")
-    panels[0, -1].legend(frameon=False, fontsize=8)
+    _legend_above(figure, panels[0, 0])
     _save(figure, path)
 
 
@@ -136,7 +139,7 @@ def draw_invariance(
     right.axhline(0, color=INK, lw=0.8, ls="--")
     finish(right, "energy")
     for axes in (left, right):
-        axes.legend(frameon=False, fontsize=9)
+        _legend_below(axes)
     _save(figure, path)
 
 
@@ -183,14 +186,17 @@ def draw_landscape(
 
 def draw_curvature(summary: Sequence[Mapping[str, Any]], path: Path) -> None:
     """How convex both energies are over the penalty's strength, on the box and at the boundary."""
-    figure, panels = plt.subplots(1, 3, figsize=(12, 3.6), layout="constrained")
-    quantities = (
-        ("convex_share", "share locally convex, action box"),
-        ("boundary_convex_share", "share locally convex, near $Q_c = h$"),
-        ("boundary_median", "median smallest eigenvalue, near $Q_c = h$"),
-    )
+    quantities = {
+        "convex_share": "share locally convex, action box",
+        "boundary_convex_share": "share locally convex, near $Q_c = h$",
+        "boundary_median": "median smallest eigenvalue, near $Q_c = h$",
+    }
+    # Where no box has a boundary there is nothing to say of it.
+    shown = [name for name in quantities if any(np.isfinite(row[name]) for row in summary)]
+    size = (4 * len(shown), 3.9)
+    figure, panels = plt.subplots(1, len(shown), figsize=size, layout="constrained", squeeze=False)
     lams = list(dict.fromkeys(row["lam"] for row in summary))
-    for axes, (name, label) in zip(panels, quantities, strict=True):
+    for axes, name in zip(panels.flat, shown, strict=True):
         for lam, color in zip(lams, COLORS, strict=False):
             plain, *augmented = [row for row in summary if row["lam"] == lam]
             rhos = [row["rho"] for row in augmented]
@@ -203,15 +209,28 @@ def draw_curvature(summary: Sequence[Mapping[str, Any]], path: Path) -> None:
         rhos = sorted({row["rho"] for row in summary if row["rho"]})
         axes.set_xticks(rhos, [f"{rho:g}" for rho in rhos])
         axes.xaxis.set_minor_formatter(NullFormatter())
-        # Said outright: where no box has a boundary there is nothing to take limits from.
-        axes.set_xlim(rhos[0] / 1.3, rhos[-1] * 1.3)
         axes.set_xlabel("penalty ρ")
-        finish(axes, label)
-    for axes in panels[:2]:
-        axes.set_ylim(top=1.01)
-    panels[2].set_ylim(bottom=min(0.0, panels[2].get_ylim()[0]))
-    panels[0].legend(frameon=False, fontsize=8)
+        finish(axes, quantities[name])
+        if name.endswith("share"):
+            axes.set_ylim(top=1.01)
+        else:
+            axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
+    _legend_above(figure, panels[0, 0])
     _save(figure, path)
+
+
+def _legend_above(figure: Figure, axes: Axes) -> None:
+    """What the lines of all panels mean, where it hides none of them."""
+    handles, _ = axes.get_legend_handles_labels()
+    columns = max(int(figure.get_figwidth() / INCHES_PER_LABEL), 1)
+    place = {"loc": "outside upper center", "ncols": columns}
+    figure.legend(handles=handles, frameon=False, fontsize=8, **place)
+
+
+def _legend_below(axes: Axes) -> None:
+    """What the lines of one panel mean, where it hides none of them."""
+    place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.17), "ncols": 3}
+    axes.legend(frameon=False, fontsize=8, **place)
 
 
 def _save(figure: Any, path: Path) -> None:

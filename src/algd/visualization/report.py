@@ -20,7 +20,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from PIL import Image
 
-from algd.evaluation.stats import bootstrap_interval, run_figures
+from algd.evaluation.stats import Interval, bootstrap_interval, run_figures
 from algd.runs.directory import Run
 from algd.runs.grouping import Groups, differing_settings, training_settings
 from algd.types import Budget, UserError
@@ -41,12 +41,14 @@ class Page(NamedTuple):
 
 
 class Row(NamedTuple):
-    """The figures of one run."""
+    """The figures of one run; `last` is its last evaluation, of so many `episodes`."""
 
     run: Run
     seed: int
     figures: dict[str, float]
     seconds: float
+    last: dict[str, Any]
+    episodes: int
 
 
 class Cell(NamedTuple):
@@ -96,7 +98,7 @@ def build(
         for label, members in rows.items() if episodes else ():
             report(f"{task}: film of {label}")
             try:
-                films.append(filmed(middle(members), label, episodes))
+                films.append(filmed(middle(members), label, episodes, len(members)))
             except UserError as error:
                 notes.append(f"No film of {label} on {task}: {error}")
         sections.append(
@@ -137,8 +139,12 @@ def page(
 def row_of(run: Run) -> Row:
     """The figures of a run at its last evaluation."""
     config = run.config()
-    figures = run_figures(run.rows(), [Budget(**budget) for budget in config["budgets"]])
-    return Row(run, config["settings"]["seed"], figures, wall_seconds(run))
+    rows, settings = run.rows(), config["settings"]
+    figures = run_figures(rows, [Budget(**budget) for budget in config["budgets"]])
+    last = [row for row in rows if row["kind"] == "eval"][-1]
+    episodes = settings["eval_episodes"]
+    known = episodes if isinstance(episodes, int) else 0
+    return Row(run, settings["seed"], figures, wall_seconds(run), last, known)
 
 
 def wall_seconds(run: Run) -> float:
@@ -178,12 +184,35 @@ def duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-def with_interval(values: Sequence[float], verdict: str = "") -> Cell:
-    """The mean, and below it the interval of the mean."""
-    sample = np.array(values, float)
-    low, high = bootstrap_interval(sample)
-    interval = "" if np.isnan(low) else f"{number(low)} to {number(high)}"
-    return Cell(number(float(sample.mean())), interval, verdict)
+def interval_of(rows: Sequence[Row], name: str) -> Interval:
+    """Where the mean lies: by the spread over seeds, or of a single seed over its episodes."""
+    if len(rows) > 1:
+        return bootstrap_interval(figures_of(rows, name))
+    (row,) = rows
+    quantity, slash, constraint = name.partition("/")
+    spread = row.last.get(f"{quantity}_std{slash}{constraint}", math.nan)
+    reach = 1.96 * spread / math.sqrt(row.episodes - 1) if row.episodes > 1 else math.nan
+    return Interval(row.figures[name] - reach, row.figures[name] + reach)
+
+
+def with_interval(rows: Sequence[Row], name: str, verdict: str = "") -> Cell:
+    """The mean, and below it where it may lie."""
+    low, high = interval_of(rows, name)
+    interval = "" if math.isnan(low) else f"{number(low)} to {number(high)}"
+    return Cell(number(float(np.mean(figures_of(rows, name)))), interval, verdict)
+
+
+def verdict(rows: Sequence[Row], budget: Budget, end: str) -> str:
+    """What the interval says of the mean cost, and how many episodes kept the budget."""
+    low, high = interval_of(rows, f"cost{end}")
+    word = "within" if high <= budget.limit else "over" if low > budget.limit else "undecided"
+    over = [(row.figures[f"episodes_over_budget{end}"], row.episodes) for row in rows]
+    counted = ""
+    if all(episodes and math.isfinite(share) for share, episodes in over):
+        kept = sum(round((1.0 - share) * episodes) for share, episodes in over)
+        counted = f", {kept} of {sum(row.episodes for row in rows)} episodes within"
+    preposition = "at " if word == "undecided" else ""
+    return f"{word} {preposition}{number(budget.limit)} on average{counted}"
 
 
 # --- parts of the page ------------------------------------------------------------------------
@@ -196,11 +225,24 @@ def introduction(groups: Groups, budgets: Sequence[Budget]) -> str:
         f"{number(b.limit)} of {b.name}" if len(budgets) > 1 else number(b.limit) for b in budgets
     )
     kind = " (discounted)" if any(b.discounted for b in budgets) else ""
+    single = seeds_text(groups) == "one seed"
     return (
         f"An episode of {config['horizon']:,} steps may cost {allowed}{kind}. "
-        f"Figures show {seeds_text(groups)}; tables the last evaluation, of "
-        f"{config['settings']['eval_episodes']} episodes a seed."
+        f"Figures show {seeds_text(groups)}; tables {'its' if single else 'the'} last evaluation, "
+        f"of {config['settings']['eval_episodes']} episodes{'' if single else ' a seed'}."
     )
+
+
+def caption(counts: Iterable[int]) -> str:
+    """What stands below the means, which depends on the number of seeds."""
+    meant = {
+        1: ("one seed", "the 95 % interval over its episodes"),
+        2: ("two seeds", "the range between them"),
+        3: ("more seeds", "the 95 % bootstrap interval over seeds"),
+    }
+    found = [meant[kind] for kind in sorted({min(count, 3) for count in counts})]
+    below = [f"for {whose} {what}" if len(found) > 1 else what for whose, what in found]
+    return f"Last evaluation: means, and below them {', '.join(below)}"
 
 
 def summary(rows: Mapping[str, Sequence[Row]], budgets: Sequence[Budget]) -> dict[str, Any]:
@@ -212,16 +254,15 @@ def summary(rows: Mapping[str, Sequence[Row]], budgets: Sequence[Budget]) -> dic
     lines = []
     for label, members in rows.items():
         of = partial(figures_of, members)
-        cells: list[Cell | str] = [label, str(len(members)), with_interval(of("return"))]
+        cells: list[Cell | str] = [label, str(len(members)), with_interval(members, "return")]
         for budget, end in zip(budgets, ends(budgets), strict=True):
-            costs = of(f"cost{end}")
-            word = "over" if np.mean(costs) > budget.limit else "within"
-            cells.append(with_interval(costs, f"{word} {number(budget.limit)}"))
+            cells.append(with_interval(members, f"cost{end}", verdict(members, budget, end)))
             cells.append(f"{np.mean(of(f'episodes_over_budget{end}')):.0%}")
-        cells += [with_interval(of(f"training_cost{end}")) for end in ends(budgets)]
+        cells += [with_interval(members, f"training_cost{end}") for end in ends(budgets)]
         cells.append(duration(float(np.mean([row.seconds for row in members]))))
         lines.append(cells)
-    return {"columns": columns, "summary": lines}
+    words = caption(len(members) for members in rows.values())
+    return {"columns": columns, "summary": lines, "caption": words}
 
 
 def figures_of(rows: Sequence[Row], name: str) -> list[float]:
@@ -268,7 +309,7 @@ def said(rows: Mapping[str, Sequence[Row]], budgets: Sequence[Budget]) -> str:
             np.mean(figures_of(members, name))
         )
         costs = ", ".join(
-            f"{b.name} {number(mean(f'cost{end}'))} (budget {number(b.limit)})"
+            f"{b.name} {number(mean(f'cost{end}'))} ({verdict(members, b, end)})"
             for b, end in zip(budgets, ends(budgets), strict=True)
         )
         sentences.append(f"{label} ends with return {number(mean('return'))}, {costs}")
@@ -280,8 +321,8 @@ def figure(panel: Panel, picture: bytes, alt: str) -> Figure:
     return Figure(panel.name, inlined(picture, "image/svg+xml"), f"{panel.name} on {alt}")
 
 
-def filmed(row: Row, label: str, episodes: int) -> Filmed:
-    """A film of one seed."""
+def filmed(row: Row, label: str, episodes: int, seeds: int) -> Filmed:
+    """A film of one of the seeds."""
     made = film(row.run.directory, episodes, most=FRAMES)
     frames = []
 
@@ -298,7 +339,8 @@ def filmed(row: Row, label: str, episodes: int) -> Filmed:
     picture = io.BytesIO()
     Image.fromarray(frames[-1]).save(picture, "JPEG", quality=80)
     earned = f"return {number(row.figures['return'])} in its last evaluation"
-    caption = f"{label}, seed {row.seed}: the median of the seeds, {earned}"
+    among = {1: "", 2: "the lower of two seeds, "}.get(seeds, "the median of the seeds, ")
+    caption = f"{label}, seed {row.seed}: {among}{earned}"
     if made.note:
         caption += f". {made.note}"
     return Filmed(caption, source, inlined(picture.getvalue(), "image/jpeg"), width, height)
