@@ -328,7 +328,8 @@ def draw_boxes(axes: Axes, groups: Groups, styles: Styles, index: int, end: str)
         places = np.arange(INTERVALS) + (place + 0.5) * width - 0.4
         for x, values in zip(places, training_costs(runs, end), strict=True):
             if len(values) < FEWEST:
-                axes.plot(np.full(len(values), x), values, style.marker, color=style.color, ms=5)
+                look = {"color": style.color, "ms": 5, "clip_on": False}
+                axes.plot(np.full(len(values), x), values, style.marker, **look)
                 continue
             drawn = axes.boxplot(
                 values,
@@ -432,9 +433,9 @@ def seeds_text(groups: Groups) -> str:
     counts = sorted({len(runs) for runs in groups.values()})
     if counts == [1]:
         return "one seed"
-    if counts == [2]:
+    if counts[-1] == 2:
         # The bootstrap's interval of two values goes from the one to the other.
-        return "mean and range of two seeds"
+        return f"mean and range of {'one or ' if 1 in counts else ''}two seeds"
     number = f"{counts[-1]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     return f"mean and 95 % interval over {number} seeds"
 
