@@ -47,3 +47,11 @@ def test_links_in_the_documents_lead_somewhere():
     for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_documents_are_wrapped():
+    """Prose ends at 100 columns; tables, pictures and commands are as long as they are."""
+    for page in (*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")):
+        prose = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+        for line in prose.splitlines():
+            assert len(line) <= 100 or line.startswith(("|", "![", "    ")), f"{page.name}: {line}"
