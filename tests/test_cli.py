@@ -117,7 +117,8 @@ def test_python_interface(trained):
     batch = policy.predict(obs)
     assert batch.shape == (5, 2)
     assert np.abs(batch).max() <= 1.0
-    np.testing.assert_allclose(policy.predict(obs[2]), batch[2], atol=1e-6)
+    # What docs/export.md allows: alone it is NumPy that sums, and in another order.
+    np.testing.assert_allclose(policy.predict(obs[2]), batch[2], atol=1e-5)
     draws = {tuple(policy.predict(obs[0], deterministic=False)) for _ in range(5)}
     assert len(draws) == 5
     assert policy.predict(obs[:0]).shape == (0, 2)

@@ -67,9 +67,10 @@ def test_losses_member_by_member_are_those_of_the_whole_ensemble():
 
         found = jax.jit(loss_of)(critics, batch, target)
         loss, grads = jax.jit(jax.value_and_grad(whole))(critics)
-        np.testing.assert_allclose(found[0][0], loss, rtol=1e-6)
+        # Sums over members and rows in single precision, in either order.
+        np.testing.assert_allclose(found[0][0], loss, rtol=1e-5)
         for one, other in zip(jax.tree.leaves(found[1]), jax.tree.leaves(grads), strict=True):
-            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-7)
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
 
 
 def test_polyak_keeps_the_fixed_point():

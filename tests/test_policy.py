@@ -12,6 +12,9 @@ from scattered import scattered
 SPEC = EnvSpec(
     5, (-1.0, -2.0), (1.0, 3.0), (Budget(3.0, "a"), Budget(1.0, "b", discounted=True)), 20
 )
+# How far actions of differently shaped programs may lie apart: sums of single precision, in another
+# order at each of the denoising steps.
+REORDERED = 1e-5
 OBS = np.random.default_rng(0).normal(size=(6, 5)).astype(np.float32)
 
 
@@ -54,7 +57,7 @@ def test_best_is_the_candidate_of_lowest_augmented_lagrangian(policy):
     values = plain_objective(policy, np.tile(OBS[0], (8, 1)), candidates)
     best = best_of(policy.algorithm, policy.state, jnp.asarray(OBS[0]), key, 8)
     assert np.ptp(values) > 0.01
-    np.testing.assert_allclose(best, candidates[np.argmin(values)], atol=1e-6)
+    np.testing.assert_allclose(best, candidates[np.argmin(values)], atol=REORDERED)
 
 
 def test_one_candidate_is_an_ordinary_draw_and_draws_are_the_algorithms(policy):
@@ -62,10 +65,10 @@ def test_one_candidate_is_an_ordinary_draw_and_draws_are_the_algorithms(policy):
     arguments = (policy.algorithm, policy.state, rows, key)
     sampled = act(*arguments, "sampled")[0]
     one_by_one = draws(policy, rows, jax.random.split(key, len(OBS)))
-    np.testing.assert_allclose(sampled, one_by_one, atol=1e-6)
+    np.testing.assert_allclose(sampled, one_by_one, atol=REORDERED)
     single = best_of(policy.algorithm, policy.state, rows[0], key, 1)
     np.testing.assert_allclose(
-        single, draws(policy, rows[:1], jax.random.split(key, 1))[0], atol=1e-6
+        single, draws(policy, rows[:1], jax.random.split(key, 1))[0], atol=REORDERED
     )
 
 
@@ -79,7 +82,7 @@ def test_info_tells_what_the_critics_expect(policy):
     np.testing.assert_allclose(info.limit, [3.0 * (1 - 0.99**20) / 0.01 / 20, 1.0], rtol=1e-6)
     np.testing.assert_array_equal(info.over_budget, qcs.mean(axis=0) > info.limit)
     action, single = policy.predict(OBS[2], return_info=True)
-    np.testing.assert_allclose(action, actions[2], atol=1e-5)
+    np.testing.assert_allclose(action, actions[2], atol=REORDERED)
     assert single.value.shape == ()
     assert single.over_budget.shape == (2,)
 

@@ -212,7 +212,7 @@ def browse(folder: Path, address: Path, *flags: str) -> str:
     assert CHROMIUM is not None
     command = [CHROMIUM, *FLAGS, f"--user-data-dir={folder / 'profile'}", *flags]
     done = subprocess.run(
-        [*command, address.as_uri()], capture_output=True, text=True, timeout=240, cwd=folder
+        [*command, address.as_uri()], capture_output=True, text=True, timeout=1200, cwd=folder
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

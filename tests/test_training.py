@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import threading
-import time
 
 import gymnasium
 import numpy as np
@@ -52,10 +51,17 @@ def test_stopped_and_resumed_is_the_run_never_stopped(name, tmp_path):
 def test_a_signal_stops_after_a_whole_step_and_resumes_exactly(tmp_path):
     settings = Settings(**{**vars(SHORT), "steps": 400, "eval_every": 400})
     whole = loop.train(settings, small("algd"), "algd", tmp_path / "whole")
-    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM))
-    slow = lambda progress: (timer.start() if progress.step == 100 else None, time.sleep(0.005))  # noqa: E731
+    timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM))
+
+    def stop_between(progress):
+        """At some moment after step 100, however fast the steps are, and before step 300."""
+        if progress.step == 100:
+            timer.start()
+        elif progress.step == 300:
+            timer.join()
+
     with pytest.raises(Interrupted, match="algd resume"):
-        loop.train(settings, small("algd"), "algd", tmp_path / "cut", slow)
+        loop.train(settings, small("algd"), "algd", tmp_path / "cut", stop_between)
     assert 100 < Run(tmp_path / "cut").checkpoints()[-1][0] < settings.steps
     resumed, _ = loop.resume(tmp_path / "cut")
     assert_same(whole, resumed)

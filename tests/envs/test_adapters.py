@@ -530,7 +530,7 @@ def test_gymnasium_alone_finds_our_tasks_and_loads_nothing_it_does_not_need():
     )
     light = "import sys, algd.envs; sys.exit(int('mujoco' in sys.modules))"
     for source in (program, light):
-        subprocess.run([sys.executable, "-c", source], check=True, timeout=60)
+        subprocess.run([sys.executable, "-c", source], check=True)
 
 
 def guide_program() -> str:

@@ -1,5 +1,6 @@
 """Parity with recorded episodes: a few of them are kept here, all of them beside the clone."""
 
+import math
 from pathlib import Path
 
 import mujoco
@@ -28,6 +29,14 @@ pytestmark = pytest.mark.skipif(
 )
 
 BATCH = 100
+# The last bits of the C library with which the traces were recorded: where a processor cannot fuse
+# products and sums, or the library rounds better, they fall otherwise, and contacts amplify that.
+SINE, COSINE, ARCTANGENT = "0x1.967566cdcff98p-3", "-0x1.acbd6520fe1b5p-2", "0x1.de2229cde4998p-1"
+SAME_ROUNDING = (
+    math.sin(2.9418).hex() == SINE
+    and math.cos(2.0028).hex() == COSINE
+    and math.atan2(0.9462, 0.7).hex() == ARCTANGENT
+)
 
 
 def load(place: Path, task: str) -> dict[str, np.ndarray]:
@@ -129,6 +138,7 @@ def test_free_runs_follow_the_record(task):
 
 
 @pytest.mark.skipif(not COMPLETE.exists(), reason="the complete traces are not beside the clone")
+@pytest.mark.skipif(not SAME_ROUNDING, reason="sines round otherwise than where it was recorded")
 @pytest.mark.parametrize("task", TASK_NAMES)
 def test_whole_episodes_to_the_last_bits(task):
     trace = load(COMPLETE, task)

@@ -81,7 +81,7 @@ def _seconds_per_step(trainer: Trainer, rollout: int, at_least: float) -> float:
     """Over whole rollouts where the algorithm learns from these."""
     stride = max(rollout // trainer.settings.envs, 1)
     before, clock, wall = trainer.step, time.process_time(), time.monotonic()
-    while time.monotonic() - wall < at_least:
+    while time.monotonic() - wall < at_least or trainer.step == before:
         for _ in range(stride):
             trainer.iterate()
     # What is still being computed belongs to these steps.
