@@ -1,16 +1,24 @@
 """Online safe reinforcement learning with diffusion policies."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
-__all__ = ["Budget", "Policy", "Run", "UserError", "load", "presets", "resume", "train"]
+from algd.registration import register_when_possible
 
-if TYPE_CHECKING:
-    from algd.algorithms import presets
-    from algd.api import resume, train
-    from algd.evaluation.policy import Policy, load
-    from algd.runs.directory import Run
-    from algd.types import Budget, UserError
+__version__ = "0.1.0"
+__all__ = [
+    "Budget",
+    "Policy",
+    "Run",
+    "UserError",
+    "envs",
+    "load",
+    "presets",
+    "resume",
+    "stats",
+    "train",
+    "types",
+]
 
 _HOME = {
     "Budget": "algd.types",
@@ -24,13 +32,28 @@ _HOME = {
 }
 _MODULES = {"envs": "algd.envs", "stats": "algd.evaluation.stats", "types": "algd.types"}
 
-
-def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used: the command line's help needs none of them."""
-    if name not in _HOME and name not in _MODULES:
+if TYPE_CHECKING:
+    from algd import envs, types
+    from algd.algorithms import presets
+    from algd.api import resume, train
+    from algd.evaluation import stats
+    from algd.evaluation.policy import Policy, load
+    from algd.runs.directory import Run
+    from algd.types import Budget, UserError
+else:
+    # Where types are checked, a misspelt name is to be seen.
+    def __getattr__(name: str) -> Any:
+        """Import a public name when it is first used: the command line needs none for its help."""
+        if name in _MODULES:
+            return import_module(_MODULES[name])
+        if name in _HOME:
+            return getattr(import_module(_HOME[name]), name)
         raise AttributeError(f"module 'algd' has no attribute {name!r}")
-    import importlib
 
-    if name in _MODULES:
-        return importlib.import_module(_MODULES[name])
-    return getattr(importlib.import_module(_HOME[name]), name)
+
+def __dir__() -> list[str]:
+    """What is public, for completion; imported or not."""
+    return [*__all__, "__doc__", "__version__"]
+
+
+register_when_possible()

@@ -14,6 +14,7 @@ from gymnasium.utils.env_checker import check_env
 
 from algd import envs
 from algd.envs import adapters
+from algd.registration import VELOCITY_TASKS
 from algd.types import Budget, CostVectorEnv, UserError
 
 GUIDE = pathlib.Path(__file__).parents[2] / "docs" / "own_environment.md"
@@ -486,10 +487,7 @@ def test_module_and_id(tmp_path, monkeypatch):
 
 
 def test_names_and_registration():
-    before = dict(gymnasium.registry)
-    envs.register()
-    assert dict(gymnasium.registry) == before
-    assert {"DiffDrive", *envs.VELOCITY_TASKS} <= set(envs.names())
+    assert {"DiffDrive", *VELOCITY_TASKS} <= set(envs.names())
     for name in envs.names():
         assert f"algd/{name}-v0" in gymnasium.registry
 

@@ -1,5 +1,3 @@
-import subprocess
-import sys
 import warnings
 from itertools import pairwise
 
@@ -11,7 +9,6 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
 from scipy.spatial.transform import Rotation
 
-from algd.envs.safety_gym import TASK_NAMES, register
 from algd.envs.safety_gym.env import SafetyGymEnv, SafetyGymVectorEnv
 from algd.envs.safety_gym.layout import Layout, draw_layout
 from algd.envs.safety_gym.lidar import lidar_cells, pseudo_lidar
@@ -19,9 +16,8 @@ from algd.envs.safety_gym.scene import compile_scene, place
 from algd.envs.safety_gym.tasks import HORIZON, TASKS
 from algd.envs.safety_gym.world import rotation_matrices
 from algd.profiling.env import bench_env
+from algd.registration import SAFETY_GYM_TASKS
 from algd.types import Budget
-
-register()
 
 LAYOUTS = ("fixed", "random")
 # Below, at and above the lengths of vectors, and such as leave a rest.
@@ -33,7 +29,7 @@ PARTS = {
     "CarButton2": ("hazards", "buttons"),
     "PointPush1": ("hazards", "pillars"),
 }
-each_task = pytest.mark.parametrize("task", TASK_NAMES)
+each_task = pytest.mark.parametrize("task", SAFETY_GYM_TASKS)
 each_layout = pytest.mark.parametrize("layout", LAYOUTS)
 
 
@@ -80,15 +76,6 @@ def test_spaces_budgets_and_native_vector_form(task):
     assert native.budgets == tuple(Budget(10.0, name=part) for part in PARTS[task])
     assert SafetyGymEnv(task).budgets == (Budget(10.0),)
     envs.close()
-
-
-def test_registering_imports_no_mujoco():
-    program = (
-        "import sys, algd.envs.safety_gym as s; s.register(); "
-        "import gymnasium; assert 'algd/CarButton1Random-v0' in gymnasium.registry; "
-        "assert 'mujoco' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 @pytest.mark.exact

@@ -7,8 +7,8 @@ import mujoco
 import numpy as np
 import pytest
 
-from algd.envs.safety_gym import TASK_NAMES
 from algd.envs.safety_gym.env import SafetyGymVectorEnv
+from algd.registration import SAFETY_GYM_TASKS
 
 ROOT = Path(__file__).parents[2]
 BUNDLED = ROOT / "tests/data/safety_gym"
@@ -73,7 +73,7 @@ def tolerances(env: SafetyGymVectorEnv) -> np.ndarray:
     return limit
 
 
-@pytest.mark.parametrize("task", TASK_NAMES)
+@pytest.mark.parametrize("task", SAFETY_GYM_TASKS)
 @pytest.mark.parametrize("place", PLACES)
 def test_single_steps_from_recorded_states(place, task):
     trace = load(place, task)
@@ -116,7 +116,7 @@ def test_single_steps_from_recorded_states(place, task):
     env.close()
 
 
-@pytest.mark.parametrize("task", TASK_NAMES)
+@pytest.mark.parametrize("task", SAFETY_GYM_TASKS)
 def test_free_runs_follow_the_record(task):
     """From reset, as far as rounding lets any rebuilt scene follow, halved for good measure."""
     trace = load(BUNDLED, task)
@@ -139,7 +139,7 @@ def test_free_runs_follow_the_record(task):
 
 @pytest.mark.skipif(not COMPLETE.exists(), reason="the complete traces are not beside the clone")
 @pytest.mark.skipif(not SAME_ROUNDING, reason="sines round otherwise than where it was recorded")
-@pytest.mark.parametrize("task", TASK_NAMES)
+@pytest.mark.parametrize("task", SAFETY_GYM_TASKS)
 def test_whole_episodes_to_the_last_bits(task):
     trace = load(COMPLETE, task)
     env = SafetyGymVectorEnv(len(trace["action"]), task)
@@ -155,7 +155,7 @@ def test_whole_episodes_to_the_last_bits(task):
     env.close()
 
 
-@pytest.mark.parametrize("task", TASK_NAMES)
+@pytest.mark.parametrize("task", SAFETY_GYM_TASKS)
 def test_reset_is_the_recorded_one(task):
     trace = load(BUNDLED, task)
     env = SafetyGymVectorEnv(2, task)

@@ -1,8 +1,4 @@
-"""The tasks, and the one way to make them: ``make("PointButton1", num_envs=16)``.
-
-Importing this package registers the tasks in Gymnasium's namespace ``algd/`` without importing
-any of them, so ``gymnasium.make("algd.envs:algd/DiffDrive-v0")`` needs no other import.
-"""
+"""The tasks, and the one way to make them: ``make("PointButton1", num_envs=16)``."""
 
 import difflib
 import importlib
@@ -12,50 +8,11 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
 
-from algd.envs import safety_gym
 from algd.envs.adapters import CostFunction, adapt_native, copy_foreign
+from algd.registration import NAMESPACE
 from algd.types import Budget, CostVectorEnv, UserError
 
-__all__ = ["make", "names", "register"]
-
-NAMESPACE = "algd"
-
-# Only the names: the facts of each task are in `velocity.py`, which imports MuJoCo.
-VELOCITY_TASKS = (
-    "HalfCheetahVelocity",
-    "HopperVelocity",
-    "AntVelocity",
-    "HumanoidVelocity",
-    "HalfCheetahVelocityIndicator",
-    "HopperVelocityIndicator",
-    "AntVelocityIndicator",
-    "HumanoidVelocityIndicator",
-    "Walker2dVelocityIndicator",
-    "SwimmerVelocityIndicator",
-)
-
-
-def register() -> None:
-    """Register every task in Gymnasium's namespace ``algd/``; once is enough, twice is harmless.
-
-    The tasks end their episodes themselves (a saved state includes the clock), hence none has
-    Gymnasium's ``max_episode_steps``.
-    """
-    if f"{NAMESPACE}/DiffDrive-v0" in gymnasium.registry:
-        return
-    gymnasium.register(
-        f"{NAMESPACE}/DiffDrive-v0",
-        entry_point="algd.envs.diff_drive:DiffDriveEnv",
-        vector_entry_point="algd.envs.diff_drive:DiffDriveVectorEnv",
-    )
-    for task in VELOCITY_TASKS:
-        gymnasium.register(
-            f"{NAMESPACE}/{task}-v0",
-            entry_point="algd.envs.velocity:VelocityEnv",
-            vector_entry_point="algd.envs.velocity:velocity_vector_env",
-            kwargs={"task": task},
-        )
-    safety_gym.register()
+__all__ = ["make", "names"]
 
 
 def names() -> list[str]:
@@ -134,6 +91,3 @@ def _nearest(name: str) -> str:
         f"Our own are {', '.join(names())}; any other must be registered in Gymnasium, "
         "and 'module:Id' imports the module that does so."
     )
-
-
-register()

@@ -14,9 +14,9 @@ import mujoco
 import numpy as np
 from jaxtyping import Bool, Float
 
-from algd.envs.safety_gym import NAMESPACE, TASK_NAMES, register
+from algd.registration import NAMESPACE, SAFETY_GYM_TASKS
 
-SAFETY_GYM_IDS = tuple(f"{NAMESPACE}/{name}-v0" for name in TASK_NAMES)
+SAFETY_GYM_IDS = tuple(f"{NAMESPACE}/{name}-v0" for name in SAFETY_GYM_TASKS)
 # As many as an episode of the Safety-Gym tasks has steps, so that each pass has its resets.
 ACTIONS = 400
 ROUNDS = 8
@@ -43,7 +43,6 @@ def bench_env(
     loop on as many threads (``threads``). The two take turns in short rounds; given are the best
     round of each and the median of the rounds' ``ratio``. An environment without MuJoCo has None.
     """
-    register()
     return [bench_one(env_id, number, seconds) for env_id in env_ids for number in copies]
 
 

@@ -1,0 +1,86 @@
+"""What others see: names, types, and tasks in Gymnasium's registry."""
+
+import subprocess
+import sys
+
+import pytest
+
+import algd
+
+HEAVY = "{'jax', 'mujoco', 'equinox', 'scipy', 'matplotlib', 'algd.envs'}"
+PROGRAM = """
+from pathlib import Path
+import gymnasium
+import numpy as np
+import algd
+
+run: algd.Run = algd.train("DiffDrive", "algd", steps=1_000, budget=[10.0], rho=2.0)
+run, notes = algd.resume(Path("runs"), steps=2_000)
+policy: algd.Policy = algd.load(run.directory, seed=1)
+obs, _ = gymnasium.make("algd/DiffDrive-v0").reset(seed=0)
+action: np.ndarray = policy.predict(obs)
+action, forecast = policy.predict(obs, mode="best", return_info=True)
+mean = algd.stats.standard_error(forecast.value), len(algd.envs.names())
+limit: float = algd.Budget(10.0).on_critic_scale(0.99, 200)
+try:
+    written: list[Path] = policy.export("out", "onnx")
+except algd.UserError as error:
+    print(error, sorted(algd.presets()), algd.types.Budget, algd.__version__)
+"""
+
+
+def python(*arguments, **options):
+    return subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, check=False, **options
+    )
+
+
+def test_public_names_are_shown_and_found():
+    assert set(algd.__all__) <= set(dir(algd))
+    for name in dir(algd):
+        assert getattr(algd, name) is not None
+    with pytest.raises(AttributeError, match="has no attribute 'trian'"):
+        algd.trian  # noqa: B018
+    everything = {}
+    exec("from algd import *", everything)
+    assert everything.keys() - {"__builtins__"} == set(algd.__all__)
+
+
+@pytest.mark.parametrize("imports", ["gymnasium, algd", "algd, gymnasium", "algd.envs, gymnasium"])
+def test_both_imports_in_either_order_register_the_tasks(imports):
+    light = "" if "envs" in imports else f"assert not {HEAVY} & set(sys.modules); "
+    code = (
+        f"import sys, {imports}; {light}"
+        "assert 'algd/PointButton1Random-v0' in gymnasium.registry; "
+        "print(gymnasium.make('algd/DiffDrive-v0').reset(seed=0)[0].shape)"
+    )
+    done = python("-W", "error", "-c", code)
+    assert done.stdout == "(17,)\n", done.stderr
+
+
+def test_the_package_and_the_help_import_next_to_nothing():
+    """Neither Gymnasium nor NumPy, whose threads a run of a sweep must not start too early."""
+    code = (
+        "import sys, contextlib, io; before = set(sys.modules); from algd.cli import main\n"
+        "with contextlib.redirect_stdout(io.StringIO()): main(['--help'])\n"
+        "print(*sorted(set(sys.modules) - before))"
+    )
+    done = python("-c", code)
+    assert done.returncode == 0, done.stderr
+    new = done.stdout.split()
+    assert {name.partition(".")[0] for name in new} <= {"algd", *sys.stdlib_module_names}
+    assert len(new) < 100
+
+
+def test_a_strict_type_checker_finds_nothing_in_a_users_program(tmp_path):
+    pytest.importorskip("mypy")
+    (tmp_path / "program.py").write_text(PROGRAM, encoding="utf-8")
+    done = python("-m", "mypy", "--strict", "--cache-dir=cache", "program.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    # It has seen the types: a mistake is one.
+    mistakes = "policy.predict(obs, modes='best')\nalgd.trian()\n"
+    (tmp_path / "program.py").write_text(PROGRAM + mistakes, encoding="utf-8")
+    done = python("-m", "mypy", "--strict", "--cache-dir=cache", "program.py", cwd=tmp_path)
+    assert "call-overload" in done.stdout
+    assert 'no attribute "trian"' in done.stdout
+    assert "Found 2 errors" in done.stdout
