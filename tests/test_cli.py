@@ -11,6 +11,7 @@ import pytest
 import algd
 from algd.algorithms import preset
 from algd.cli import main
+from algd.cli.arguments import whole_number
 from algd.cli.train import preset_word
 from algd.networks.native import library
 from algd.runs.config import Settings
@@ -242,10 +243,46 @@ def test_unknown_options_end_with_2():
     assert "stepz" in done.stdout + done.stderr
 
 
-def test_help_is_quick_and_imports_no_jax():
-    code = (
-        "import sys; from algd.cli import main; main(['--help']); assert 'jax' not in sys.modules"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "train" in done.stdout
+@pytest.mark.parametrize("command", ["list", "train --help"])
+def test_a_reader_that_goes_away_ends_it_quietly(command):
+    words = [sys.executable, "-m", "algd", *command.split()]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait() == 141
+
+
+def test_whole_numbers():
+    texts = ("100000", "100_000", "1e5", "1E+5", "100000.0")
+    assert [whole_number(text) for text in texts] == 5 * [100_000]
+    assert whole_number("9007199254740993") == 2**53 + 1
+    for text in ("1.5", "1e-1", "inf", "nan", "many", ""):
+        with pytest.raises(ValueError, match="is not a whole number"):
+            whole_number(text)
+
+
+def test_numbers_are_those_of_python_whoever_gives_them(monkeypatch, tmp_path):
+    begun = []
+
+    def note(settings, algorithm, name, directory, *rest):
+        begun.append((settings, algorithm))
+        return Run(Path(directory))
+
+    monkeypatch.setattr("algd.api.run_to_end", note)
+    monkeypatch.setattr("algd.cli.train.run_to_end", note)
+    options = {
+        "steps": np.float64(1e5),
+        "seed": np.int64(3),
+        "rho": np.float32(2),
+        "batch_size": 6e1,
+    }
+    algd.train(budget=np.array([7, 8]), out=tmp_path, horizon=np.array(5), **options)
+    words = "--steps 1e5 --seed 3 --budget 7 --budget 8 --horizon 5e0 algd --rho 2 --batch-size 6e1"
+    main(f"train --out {tmp_path} {words}".split())
+    assert begun[0] == begun[1]
+    settings, algorithm = begun[0]
+    assert (settings.steps, settings.budget, algorithm.rho) == (100_000, (7.0, 8.0), 2.0)
+    for value in (settings.steps, settings.seed, settings.horizon, algorithm.batch_size):
+        assert type(value) is int
+    assert {type(value) for value in (*settings.budget, algorithm.rho)} == {float}

@@ -52,8 +52,12 @@ def test_training_without_unix_or_a_home(algd, tmp_path):
     assert done.returncode == 0, done.stderr
     assert "Finished" in done.stdout
     assert (tmp_path / "run" / "checkpoints" / "step-000000016.algd").exists()
+    assert "lambda 0" in done.stderr
     done = algd("resume", "run", "--steps", "24")
     assert done.returncode == 0, done.stderr
+    done = algd("evaluate", "run", "--episodes", "1")
+    assert done.returncode == 0, done.stderr
+    assert "+- s.e." in done.stdout
 
 
 def test_a_sweep_without_unix_or_a_home(algd, tmp_path):

@@ -123,6 +123,14 @@ def test_cores_are_claimed_only_in_a_folder_of_ours(tmp_path, monkeypatch):
     assert list(elsewhere.iterdir()) == []
 
 
+def test_one_run_has_one_name_however_its_numbers_are_written(tmp_path):
+    names = ("steps", "rho")
+    written = ({"steps": 1_000_000, "rho": 2}, {"steps": 1e6, "rho": 2.0})
+    one, other = (job(tmp_path, "DiffDrive", "algd", 0, chosen, names) for chosen in written)
+    assert one == other
+    assert one.name == "DiffDrive-algd-seed0-steps=1000000-rho=2"
+
+
 def test_values_of_the_command_line():
     parsed = parse_assignments(["--critic-hidden=16,32", "budget=10:5,20:5", "dual=pid"])
     assert parsed == {

@@ -7,14 +7,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from algd.algorithms import preset
 from algd.runs.checkpoint import Snapshot, read_snapshot
 from algd.runs.config import Settings, check_imported
 from algd.runs.directory import Run, directory_name
 from algd.runs.grouping import gather
+from algd.runs.validation import fitted, fitted_fields
 from algd.training import loop
 from algd.training.loop import Report
-from algd.types import UserError, nearest
+from algd.types import Number, UserError, nearest
 
 
 def train(
@@ -22,7 +25,7 @@ def train(
     algorithm: str | None = None,
     *,
     out: str | Path | None = None,
-    budget: float | Sequence[float] = (),
+    budget: Number | Sequence[Number] | np.ndarray = (),
     start_from: str | Path | None = None,
     report: Report = lambda progress: None,
     **options: Any,
@@ -38,7 +41,7 @@ def train(
     defaults, name, chosen = defaults_of(source, env, algorithm)
     if env is None:
         check_imported(defaults.env)
-    limits = tuple(budget) if isinstance(budget, Sequence) else (budget,)
+    limits = fitted(budget, tuple[float, ...])
     of_run = {field.name for field in dataclasses.fields(Settings)}
     of_preset = {field.name for field in dataclasses.fields(chosen)}
     known = of_run | of_preset
@@ -46,9 +49,10 @@ def train(
         if option not in known:
             hint = " The preset is `algorithm`." if option == "preset" else nearest(option, known)
             raise UserError(f"There is no setting {option!r}.{hint}")
-    given = {k: v for k, v in options.items() if k in of_run}
+    given = fitted_fields(Settings, {k: v for k, v in options.items() if k in of_run})
     settings = dataclasses.replace(defaults, **({"budget": limits} if limits else {}), **given)
-    chosen = dataclasses.replace(chosen, **{k: v for k, v in options.items() if k in of_preset})
+    own = fitted_fields(type(chosen), {k: v for k, v in options.items() if k in of_preset})
+    chosen = dataclasses.replace(chosen, **own)
     return run_to_end(settings, chosen, name, out, report, source)
 
 
@@ -118,7 +122,7 @@ def drawn(directories: Sequence[Path]) -> Iterator[None]:
 
 def resume(
     run: str | Path,
-    steps: int | None = None,
+    steps: Number | None = None,
     report: Report = lambda progress: None,
     tell: Callable[[str], None] = lambda note: None,
     env: str | None = None,
@@ -134,7 +138,7 @@ def resume(
     # What cannot be continued is not drawn either.
     Run(directory).config()
     try:
-        return loop.resume(directory, steps, report, tell, env, trust)
+        return loop.resume(directory, fitted(steps, int), report, tell, env, trust)
     finally:
         draw(Run(directory))
 

@@ -10,6 +10,8 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
+# What people count with; settings keep Python's own numbers.
+Number = int | float | np.integer | np.floating
 Mode = Literal["sampled", "deterministic"]
 # How a trained policy is asked; "best" draws candidates and takes the one its critics prefer.
 Choice = Literal["deterministic", "sampled", "best"]

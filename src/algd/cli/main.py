@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
+from algd.cli.terminal import considerate_output
+
 COMMANDS = {
     "train": "train a policy (ALGD on DiffDrive, if nothing else is said)",
     "resume": "continue a run from its last checkpoint",
@@ -32,7 +34,11 @@ A first run, about four minutes on two cores:   algd train
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command; a mistake of the user ends with a message and the exit code 2."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    with considerate_output():
+        _run(list(sys.argv[1:] if arguments is None else arguments))
+
+
+def _run(given: list[str]) -> None:
     if not given or given[0] in ("-h", "--help"):
         print(USAGE.format(commands="\n".join(f"  {k:10s} {v}" for k, v in COMMANDS.items())))
         return
@@ -53,6 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(2)
     except OSError as error:
         if error.filename is None:
+            # Among others, a pipe that nobody reads.
             raise
         # A name too long, a directory that may not be read, and whatever else the system says.
         print(f"algd: {error.filename}: {error.strerror}", file=sys.stderr)

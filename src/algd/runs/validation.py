@@ -8,7 +8,10 @@ import dataclasses
 import math
 import re
 import types
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+
+import numpy as np
 
 from algd.types import UserError
 
@@ -69,6 +72,28 @@ def check_hyperparameters(algorithm: Any) -> None:
     # Without a choice of rule the multiplier lives in log space.
     if values.get("dual", "log-adam") == "log-adam" and values.get("initial_lam") == 0:
         raise UserError("--initial-lam must be above 0: a logarithm follows the multiplier.")
+
+
+def fitted(value: Any, hint: Any) -> Any:
+    """The value as a field of this type keeps it: tuples for lists, Python's numbers for NumPy's,
+    100000 for 1e5 and 1.0 for 1. What does not fit stays as it is, for `check_fields` to refuse."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if origin is tuple:
+        items = value if isinstance(value, list | tuple) else (value,)
+        return tuple(fitted(item, arguments[0]) for item in items)
+    if origin in (Union, types.UnionType):
+        return fitted(value, arguments[0])
+    if hint is int and isinstance(value, float) and value.is_integer():
+        return int(value)
+    return float(value) if hint is float and type(value) is int else value
+
+
+def fitted_fields(kind: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values of a dataclass's fields, each as its field keeps it."""
+    hints = get_type_hints(kind)
+    return {name: fitted(value, hints[name]) for name, value in values.items()}
 
 
 def option(name: str) -> str:

@@ -7,12 +7,12 @@ import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, get_origin, get_type_hints
 
 from algd.algorithms import preset
 from algd.runs.config import Settings, check, make_envs, parse_config
 from algd.runs.directory import Run, directory_name
-from algd.runs.validation import check_fields, option
+from algd.runs.validation import check_fields, fitted_fields
 from algd.types import UserError, nearest
 
 
@@ -84,7 +84,8 @@ def job(
     settings, algorithm = _configured(preset_name, tuple(chosen.items()))
     settings = dataclasses.replace(settings, env=env, seed=seed)
     check_fields(settings)
-    suffix = "".join(f"-{name}={shown(chosen[name])}" for name in named)
+    values = vars(settings) | vars(algorithm)
+    suffix = "".join(f"-{name}={shown(values[name])}" for name in named)
     stem = directory_name(f"{env}-{preset_name}-seed{seed}{suffix}")
     return Job(out.absolute() / stem, settings, algorithm, preset_name, episodes)
 
@@ -93,7 +94,7 @@ def job(
 def _configured(preset_name: str, chosen: tuple[tuple[str, Any], ...]) -> tuple[Settings, Any]:
     """A run of the preset with these settings, checked; the many seeds of a sweep share it."""
     algorithm: Any = preset(preset_name)
-    of_run, of_preset = get_type_hints(Settings), get_type_hints(type(algorithm))
+    of_run = get_type_hints(Settings)
     known = (of_run.keys() - {"env", "seed"}) | {f.name for f in dataclasses.fields(algorithm)}
     run_values, preset_values = {}, {}
     for name, value in chosen:
@@ -105,11 +106,11 @@ def _configured(preset_name: str, chosen: tuple[tuple[str, Any], ...]) -> tuple[
                 f"{nearest(name, known)}"
             )
         if name in of_run:
-            run_values[name] = fitted(name, value, of_run[name])
+            run_values[name] = value
         else:
-            preset_values[name] = fitted(name, value, of_preset[name])
-    settings = Settings(**run_values)
-    algorithm = dataclasses.replace(algorithm, **preset_values)
+            preset_values[name] = value
+    settings = Settings(**fitted_fields(Settings, run_values))
+    algorithm = dataclasses.replace(algorithm, **fitted_fields(type(algorithm), preset_values))
     check(settings, algorithm)
     return settings, algorithm
 
@@ -128,16 +129,6 @@ def without_duplicates(found: Sequence[Job]) -> list[Job]:
         if by_directory.setdefault(wanted.directory, wanted) != wanted:
             raise UserError(f"Two different runs would both be called {wanted.name}.")
     return list(by_directory.values())
-
-
-def fitted(name: str, value: Any, hint: Any) -> Any:
-    """The value as the field has it: tuples for lists, 1.0 for 1, numbers only for numbers."""
-    if get_origin(hint) is tuple:
-        items = value if isinstance(value, list | tuple) else (value,)
-        return tuple(fitted(name, item, get_args(hint)[0]) for item in items)
-    if hint in (int, float) and (isinstance(value, bool) or not isinstance(value, int | float)):
-        raise UserError(f"{option(name)} must be a number, not {value!r}.")
-    return float(value) if hint is float else value
 
 
 def shown(value: Any) -> str:
