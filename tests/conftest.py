@@ -22,9 +22,11 @@ os.environ.setdefault(
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 # Where in the source an operation comes from: nobody reads it, and it takes a tenth of the time.
 os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
+# Gone in later releases, which end the process at a flag that they do not know.
+EMITTERS = "--xla_cpu_use_fusion_emitters=false " if version("jax").startswith("0.10.") else ""
 os.environ.setdefault(
     "XLA_FLAGS",
-    "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false "
+    f"--xla_backend_optimization_level=0 {EMITTERS}"
     # Workers keep the cores busy already: cut into pieces, programs take a sixth longer to compile.
     "--xla_cpu_parallel_codegen_split_count=1",
 )
