@@ -47,7 +47,7 @@ class Budget:
     discounted: bool = False
 
     def on_critic_scale(self, discount: float, horizon: int) -> float:
-        r"""$h = \mathrm{limit} \cdot (1 - \gamma^T) / ((1 - \gamma) T)$ if undiscounted."""
+        """h = limit · (1 − γᵀ) / ((1 − γ) T) if undiscounted."""
         if self.discounted or discount == 1.0:
             return self.limit
         return self.limit * (1.0 - discount**horizon) / (1.0 - discount) / horizon

@@ -192,7 +192,9 @@ def interval_of(rows: Sequence[Row], name: str) -> Interval:
     quantity, slash, constraint = name.partition("/")
     spread = row.last.get(f"{quantity}_std{slash}{constraint}", math.nan)
     reach = 1.96 * spread / math.sqrt(row.episodes - 1) if row.episodes > 1 else math.nan
-    return Interval(row.figures[name] - reach, row.figures[name] + reach)
+    # No episode costs less than nothing.
+    lowest = 0.0 if quantity == "cost" else -math.inf
+    return Interval(max(row.figures[name] - reach, lowest), row.figures[name] + reach)
 
 
 def with_interval(rows: Sequence[Row], name: str, verdict: str = "") -> Cell:
