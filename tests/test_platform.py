@@ -47,7 +47,7 @@ def algd(tmp_path):
 
 def test_training_without_unix_or_a_home(algd, tmp_path):
     options = [f"--{item.replace('_', '-')}" for item in TINY]
-    run = ["--steps", "16", "--eval-episodes", "1", "--out", "run"]
+    run = ["--steps", "16", "--log-every", "4", "--eval-episodes", "1", "--out", "run"]
     done = algd("train", *run, "sac-lag", *options)
     assert done.returncode == 0, done.stderr
     assert "Finished" in done.stdout

@@ -36,6 +36,8 @@ def adapt_native(
 ) -> "VectorAdapter":
     """See one of our own vector environments as a ``CostVectorEnv``."""
     native: Any = envs
+    if native.metadata["autoreset_mode"] is not AutoresetMode.SAME_STEP:
+        raise UserError("The autoreset_mode is for gymnasium.make_vec: a run has one of its own.")
     if horizon not in (None, native.horizon):
         raise UserError(
             f"Episodes of {name} have {native.horizon} steps; the horizon {horizon} does not fit."
@@ -217,6 +219,58 @@ def restored_generator(state: UInt64[np.ndarray, "6"]) -> np.random.Generator:
     return generator
 
 
+class Autoreset:
+    """When copies begin their next episode: in the step that ends one, or in the next step."""
+
+    def __init__(self, mode: str | AutoresetMode, num_envs: int) -> None:
+        served = (AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP)
+        if mode not in (*served, *(known.value for known in served)):
+            names = " or ".join(repr(known.value) for known in served)
+            raise UserError(f"The autoreset_mode is {names}, not {mode!r}.")
+        self.mode = AutoresetMode(mode)
+        self.waiting = np.zeros(num_envs, np.bool_)
+
+    def restart(self) -> None:
+        """All copies have been reset."""
+        self.waiting[:] = False
+
+    def finished(
+        self,
+        obs: Shaped[np.ndarray, "envs obs"],
+        reward: Float[np.ndarray, " envs"],
+        terminated: Bool[np.ndarray, " envs"],
+        truncated: Bool[np.ndarray, " envs"],
+        infos: dict[str, Any],
+        begin: Callable[[Bool[np.ndarray, " envs"]], Shaped[np.ndarray, "begun obs"]],
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """The answer to a step of all copies, of which some ``begin`` an episode.
+
+        Copies that waited for this step have been stepped with the others, to no avail: they begin
+        now, without reward, cost or end.
+        """
+        if self.mode is AutoresetMode.SAME_STEP:
+            ended = terminated | truncated
+            if ended.any():
+                infos |= {"final_obs": obs, "_final_obs": ended}
+                obs = obs.copy()
+                obs[ended] = begin(ended)
+            return obs, reward, terminated, truncated, infos
+        if self.waiting.any():
+            for values in (reward, terminated, truncated, *infos.values()):
+                values[self.waiting] = 0
+            obs[self.waiting] = begin(self.waiting)
+        self.waiting = terminated | truncated
+        return obs, reward, terminated, truncated, infos
+
+    def save_state(self) -> dict[str, np.ndarray]:
+        """Which copies wait, where any can."""
+        return {} if self.mode is AutoresetMode.SAME_STEP else {"waiting": self.waiting.copy()}
+
+    def restore_state(self, state: Mapping[str, np.ndarray]) -> None:
+        """Continue from a saved state."""
+        self.waiting = np.array(state.get("waiting", np.zeros_like(self.waiting)))
+
+
 class CostReport(gymnasium.Wrapper):
     """One copy of anybody's environment, brought to our conventions.
 
@@ -331,19 +385,24 @@ class CostReport(gymnasium.Wrapper):
 
 
 class CopiedVectorEnv(VectorEnv):
-    """Copies of one environment, advanced in a loop, with same-step autoreset.
+    """Copies of one environment, advanced in a loop.
 
-    Unlike those of Gymnasium's ``SyncVectorEnv``, ``infos`` tell of the step just taken in every
-    copy, also where it ended an episode (what the reset then says is dropped), and ``final_obs``
-    is one array, valid where ``_final_obs``.
+    With same-step autoreset, and unlike those of Gymnasium's ``SyncVectorEnv``, ``infos`` tell of
+    the step just taken in every copy, also where it ended an episode (what the reset then says is
+    dropped), and ``final_obs`` is one array, valid where ``_final_obs``.
     """
 
-    def __init__(self, envs: Sequence[gymnasium.Env]) -> None:
+    def __init__(
+        self,
+        envs: Sequence[gymnasium.Env],
+        autoreset_mode: str | AutoresetMode = AutoresetMode.SAME_STEP,
+    ) -> None:
         super().__init__()
         first = envs[0]
         self.envs = list(envs)
         self.num_envs = len(self.envs)
-        self.metadata = {**first.metadata, "autoreset_mode": AutoresetMode.SAME_STEP}
+        self._autoreset = Autoreset(autoreset_mode, self.num_envs)
+        self.metadata = {**first.metadata, "autoreset_mode": self._autoreset.mode}
         self.render_mode = first.render_mode
         self.single_observation_space = first.observation_space
         self.single_action_space = first.action_space
@@ -370,6 +429,7 @@ class CopiedVectorEnv(VectorEnv):
     ) -> tuple[Shaped[np.ndarray, "envs obs"], dict[str, Any]]:
         """Start an episode in every copy, each with a seed of its own."""
         super().reset(seed=seed)
+        self._autoreset.restart()
         seeds = [None] * self.num_envs if seed is None else copy_seeds(seed, self.num_envs)
         obs = self._empty_obs()
         infos: dict[str, Any] = {}
@@ -387,31 +447,34 @@ class CopiedVectorEnv(VectorEnv):
         Bool[np.ndarray, " envs"],
         dict[str, Any],
     ]:
-        """Advance every copy; where that ends the episode, start the next one."""
-        obs, final_obs = self._empty_obs(), self._empty_obs()
+        """Advance every copy, or start its next episode."""
+        obs = self._empty_obs()
         reward = np.zeros(self.num_envs)
         terminated, truncated = np.zeros((2, self.num_envs), np.bool_)
         infos: dict[str, Any] = {}
         for i, (env, action) in enumerate(zip(self.envs, actions, strict=True)):
+            if self._autoreset.waiting[i]:
+                # Not every environment can be stepped beyond its end.
+                infos = self._add_info(infos, {"cost": 0.0}, i)
+                continue
             obs[i], reward[i], terminated[i], truncated[i], info = env.step(action)
             infos = self._add_info(infos, info, i)
-            if terminated[i] or truncated[i]:
-                final_obs[i] = obs[i]
-                obs[i], _ = env.reset()
-        ended = terminated | truncated
-        if ended.any():
-            infos |= {"final_obs": final_obs, "_final_obs": ended}
-        return obs, reward, terminated, truncated, infos
+        return self._autoreset.finished(obs, reward, terminated, truncated, infos, self._begin)
+
+    def _begin(self, chosen: Bool[np.ndarray, " envs"]) -> Shaped[np.ndarray, "chosen obs"]:
+        return np.stack([self.envs[i].reset()[0] for i in np.flatnonzero(chosen)])
 
     def save_state(self) -> dict[str, np.ndarray]:
         """The state of every copy, along a first axis."""
         states = [env.get_wrapper_attr("save_state")() for env in self.envs]
-        return {name: np.stack([state[name] for state in states]) for name in states[0]}
+        stacked = {name: np.stack([state[name] for state in states]) for name in states[0]}
+        return stacked | self._autoreset.save_state()
 
     def restore_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Continue from a saved state."""
         for i, env in enumerate(self.envs):
             env.get_wrapper_attr("restore_state")({name: state[name][i] for name in state})
+        self._autoreset.restore_state(state)
 
     def render(self) -> tuple[Any, ...]:
         """One picture of each copy."""

@@ -17,7 +17,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from jaxtyping import Bool, Float, UInt8
 
-from algd.envs.adapters import checked_actions, generator_state, restored_generator
+from algd.envs.adapters import Autoreset, checked_actions, generator_state, restored_generator
 from algd.envs.topdown import Canvas
 from algd.types import Budget, UserError
 
@@ -46,7 +46,7 @@ RENDERING: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": round(
 
 
 class DiffDriveVectorEnv(VectorEnv):
-    """Many robots at once; same-step autoreset.
+    """Many robots at once; autoreset in the same step, or in the next.
 
     An action is the pair of commanded wheel speeds, left and right, in [-1, 1]. The observation
     is in the robot's frame: forward and turning speed, then direction (cosine, sine) and distance
@@ -64,12 +64,15 @@ class DiffDriveVectorEnv(VectorEnv):
         render_mode: str | None = None,
         cost_parts: bool = False,
         horizon: int = HORIZON,
+        autoreset_mode: str | AutoresetMode = AutoresetMode.SAME_STEP,
     ) -> None:
         if type(horizon) is not int or horizon < 1:
             raise UserError(
                 f"DiffDrive's horizon must be a whole number, at least 1, not {horizon!r}."
             )
         self.num_envs = num_envs
+        self._autoreset = Autoreset(autoreset_mode, num_envs)
+        self.metadata = {**RENDERING, "autoreset_mode": self._autoreset.mode}
         self.render_mode = render_mode
         self.cost_parts = cost_parts
         self.horizon = horizon
@@ -100,6 +103,7 @@ class DiffDriveVectorEnv(VectorEnv):
         if seed is not None or self._generator is None:
             self._generator = np.random.default_rng(seed)
         self._start(self._always)
+        self._autoreset.restart()
         return self._observe(), {}
 
     def step(
@@ -120,7 +124,8 @@ class DiffDriveVectorEnv(VectorEnv):
         before = self._goal_distance
         offset = self._goal - self._position
         distance = np.hypot(offset[:, 0], offset[:, 1])
-        goal_met = distance < GOAL_RADIUS
+        # A copy whose episode is over draws no goal: the draws are those of either autoreset.
+        goal_met = (distance < GOAL_RADIUS) & ~self._autoreset.waiting
         reward = before - distance + goal_met
         self._goal_distance = distance
         if goal_met.any():
@@ -136,26 +141,31 @@ class DiffDriveVectorEnv(VectorEnv):
 
         self._steps += 1
         truncated = self._steps >= self.horizon
-        obs = self._observe()
-        infos = {"cost": cost, "margin": margin, "goal_met": goal_met}
-        infos |= {f"_{name}": self._always for name in tuple(infos)}
-        if truncated.any():
-            infos |= {"final_obs": obs, "_final_obs": truncated.copy()}
-            self._start(truncated)
-            obs = self._observe()
-        return obs, reward, np.zeros(self.num_envs, bool), truncated, infos
+        infos: dict[str, Any] = {"cost": cost, "margin": margin, "goal_met": goal_met}
+        terminated = np.zeros(self.num_envs, bool)
+        known = self._always.copy()
+        infos |= {f"_{name}": known for name in tuple(infos)}
+        return self._autoreset.finished(
+            self._observe(), reward, terminated, truncated, infos, self._begin
+        )
+
+    def _begin(self, chosen: Bool[np.ndarray, " envs"]) -> Float[np.ndarray, "chosen obs"]:
+        self._start(chosen)
+        return self._observe()[chosen]
 
     def save_state(self) -> dict[str, np.ndarray]:
         """Everything that the future depends on."""
         if self._generator is None:
             raise gymnasium.error.ResetNeeded("There is no state before the first reset().")
         arrays = {name: getattr(self, f"_{name}").copy() for name in _STATE}
-        return arrays | {"generator": generator_state(self._generator)}
+        arrays["generator"] = generator_state(self._generator)
+        return arrays | self._autoreset.save_state()
 
     def restore_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Continue from a saved state."""
         for name in _STATE:
             setattr(self, f"_{name}", np.array(state[name]))
+        self._autoreset.restore_state(state)
         self._generator = restored_generator(state["generator"])
 
     def render(self) -> tuple[UInt8[np.ndarray, "pixels pixels 3"], ...] | None:

@@ -16,6 +16,7 @@ import gymnasium
 import mujoco
 import numpy as np
 from gymnasium import spaces
+from gymnasium.vector import AutoresetMode
 from jaxtyping import Float, Shaped
 
 from algd.envs.adapters import (
@@ -200,10 +201,14 @@ class VelocityEnv(gymnasium.Env):
 
 
 def velocity_vector_env(
-    num_envs: int, task: str, render_mode: str | None = None
+    num_envs: int,
+    task: str,
+    render_mode: str | None = None,
+    autoreset_mode: str | AutoresetMode = AutoresetMode.SAME_STEP,
 ) -> CopiedVectorEnv:
     """Copies of a velocity task."""
-    return CopiedVectorEnv([VelocityEnv(task, render_mode) for _ in range(num_envs)])
+    copies = [VelocityEnv(task, render_mode) for _ in range(num_envs)]
+    return CopiedVectorEnv(copies, autoreset_mode)
 
 
 @contextlib.contextmanager

@@ -10,8 +10,9 @@ from gymnasium import spaces
 from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
+from algd.envs.adapters import Autoreset
 from algd.envs.safety_gym.drawing import Painter
 from algd.envs.safety_gym.physics import default_threads
 from algd.envs.safety_gym.tasks import COST_LIMIT, HORIZON, SUBSTEPS, TASKS, LayoutName, Task
@@ -95,7 +96,8 @@ class SafetyGymEnv(gymnasium.Env[np.ndarray, np.ndarray]):
 class SafetyGymVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
     """Many copies of a task, stepped in one call; the options are those of ``SafetyGymEnv``.
 
-    A copy whose episode ends begins the next one in the same step: ``obs`` is then the first of
+    A copy whose episode ends begins the next one in the same step, unless ``autoreset_mode`` says
+    in the next: ``obs`` is then the first of
     the new episode, ``infos["final_obs"]`` the last of the old one where ``infos["_final_obs"]``
     says so. All other infos are those of the step just taken. Copy i of ``reset(seed=s)`` is
     seeded with s + i. ``num_threads`` changes the speed and nothing else.
@@ -116,6 +118,7 @@ class SafetyGymVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         render_mode: str | None = None,
         renderer: str = "topdown",
         num_threads: int | None = None,
+        autoreset_mode: str | AutoresetMode = AutoresetMode.SAME_STEP,
     ):
         if num_envs < 1:
             raise ValueError(f"num_envs is {num_envs}, but there must be at least one copy")
@@ -124,6 +127,7 @@ class SafetyGymVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         found = find_task(task)
         threads = default_threads(num_envs) if num_threads is None else num_threads
         self.num_envs = num_envs
+        self._autoreset = Autoreset(autoreset_mode, num_envs)
         self.world = World(found, check_layout(layout), num_envs, threads)
         self.single_observation_space = observation_space(self.world)
         self.single_action_space = action_space()
@@ -133,7 +137,11 @@ class SafetyGymVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         self.horizon = HORIZON
         self.cost_parts = cost_parts
         self.render_mode = check_render_mode(render_mode)
-        self.metadata = {**self.metadata, "render_fps": frames_per_second(found)}
+        self.metadata = {
+            **self.metadata,
+            "render_fps": frames_per_second(found),
+            "autoreset_mode": self._autoreset.mode,
+        }
         self._painter = Painter(renderer)
         self._running = False
         self._seeded = False
@@ -149,6 +157,7 @@ class SafetyGymVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
             if own_seed is not None or not self._seeded:
                 self.world.seed(i, seeding.np_random(own_seed)[0])
         self._seeded = self._running = True
+        self._autoreset.restart()
         return self.world.reset(np.arange(self.num_envs)), {}
 
     def step(
@@ -157,18 +166,14 @@ class SafetyGymVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         """Advance every copy by one step; see the class for what happens at episodes' ends."""
         check_running(self._running)
         outcome = self.world.step(checked_actions(np.asarray(actions), self.num_envs))
-        infos: dict[str, Any] = {}
-        everywhere = np.ones(self.num_envs, bool)
-        for name, value in step_infos(self, outcome).items():
-            infos[name] = value
-            infos[f"_{name}"] = everywhere
-        obs = outcome.obs
-        ended = outcome.terminated | outcome.truncated
-        if ended.any():
-            infos["final_obs"], infos["_final_obs"] = obs, ended
-            obs = obs.copy()
-            obs[ended] = self.world.reset(np.flatnonzero(ended))
-        return obs, outcome.reward, outcome.terminated, outcome.truncated, infos
+        infos: dict[str, Any] = {**step_infos(self, outcome)}
+        known = np.ones(self.num_envs, bool)
+        infos |= {f"_{name}": known for name in tuple(infos)}
+        ends = (outcome.terminated, outcome.truncated)
+        return self._autoreset.finished(outcome.obs, outcome.reward, *ends, infos, self._begin)
+
+    def _begin(self, chosen: Bool[np.ndarray, " envs"]) -> Float[np.ndarray, "chosen obs"]:
+        return self.world.reset(np.flatnonzero(chosen))
 
     def render(self) -> tuple[Any, ...] | None:
         """The scenes as images, if the environment was made with ``render_mode``."""
@@ -183,10 +188,11 @@ class SafetyGymVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
 
     def save_state(self) -> dict[str, np.ndarray]:
         """Everything that the future depends on, as named arrays."""
-        return _save(self.world, self._running)
+        return _save(self.world, self._running) | self._autoreset.save_state()
 
     def restore_state(self, state: dict[str, np.ndarray]) -> None:
         """Continue from a saved state, to the last bit."""
+        self._autoreset.restore_state(state)
         self._running = self._seeded = _restore(self.world, state)
 
     def _copy_seeds(self, seed: int | Sequence[int | None] | None) -> list[int | None]:
@@ -290,5 +296,6 @@ def _save(world: World, running: bool) -> dict[str, np.ndarray]:
 
 
 def _restore(world: World, state: dict[str, np.ndarray]) -> bool:
-    world.restore_state({name: value for name, value in state.items() if name != "running"})
+    own = {name: value for name, value in state.items() if name not in ("running", "waiting")}
+    world.restore_state(own)
     return bool(state["running"])
