@@ -101,10 +101,32 @@ def test_minari_reads_the_buffer_back(run, tmp_path, monkeypatch, capsys):
             stored["replay.terminated"][i],
         )
         assert seen[tuple(stored["replay.obs"][i])] == wanted
+    with pytest.raises(ValueError, match="cannot be recovered"):
+        data.recover_environment()
+
+
+def test_a_root_takes_another_run_and_environments_are_recovered(
+    run, tmp_path, monkeypatch, capsys
+):
+    out = tmp_path / "data"
+    settings = Settings(steps=8, eval_episodes=1, env_options=("horizon=4", "cost_parts=true"))
+    ours = loop.train(settings, small("sac-lag", **IDLE), "sac-lag", tmp_path / "ours")
+    for directory in (ours.directory, run.directory, ours.directory):
+        main(["dataset", str(directory), "--out", str(out)])
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(out))
+    names = {"DiffDrive/sac-lag-v0", "DiffDrive/sac-lag-v1", "Counter-v0/sac-lag-v0"}
+    assert set(minari.list_local_datasets()) == names
+    env = minari.load_dataset("DiffDrive/sac-lag-v1").recover_environment()
+    env.reset(seed=0)
+    *_, info = env.step(env.action_space.sample())
+    assert env.unwrapped.horizon == 4
+    assert info["cost"].shape == (2,)
+    (tmp_path / "file").touch()
+    capsys.readouterr()
     with pytest.raises(SystemExit) as stop:
-        main(["dataset", str(run.directory), "--out", str(out)])
+        main(["dataset", str(run.directory), "--out", str(tmp_path / "file")])
     assert stop.value.code == 2
-    assert "not an empty directory" in capsys.readouterr().err
+    assert "is a file" in capsys.readouterr().err
 
 
 def test_episodes_of_interleaved_copies(run):

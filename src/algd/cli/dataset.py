@@ -6,7 +6,7 @@ from pathlib import Path
 
 import tyro
 
-from algd.cli.arguments import parse
+from algd.cli.arguments import parse, search_here
 from algd.export.minari import write_dataset
 from algd.runs.directory import Run
 
@@ -21,10 +21,15 @@ def run(arguments: list[str]) -> None:
         run: tyro.conf.Positional[Path]
         """The run directory."""
         out: Path
-        """A new directory, which becomes a root of Minari datasets."""
+        """A root of Minari datasets, new or not; the runs of one task and preset are numbered."""
+        env: str | None = None
+        """Where the run's environment is found, as module:Id, to be written down."""
+        trust: bool = False
+        """Import the module that the run's own files name: its code is run."""
 
     chosen = parse(Dataset, arguments, "dataset")
-    name, episodes, steps = write_dataset(Run(chosen.run), chosen.out)
+    search_here([chosen.env], chosen.trust)
+    name, episodes, steps = write_dataset(Run(chosen.run), chosen.out, chosen.env, chosen.trust)
     print(f"Wrote {episodes} episodes with {steps:,} steps to {chosen.out / name}")
     root = shlex.quote(str(chosen.out))
     print(f"Read them with: MINARI_DATASETS_PATH={root} and minari.load_dataset({name!r})")

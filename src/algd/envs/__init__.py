@@ -76,10 +76,16 @@ def find(env_id: str) -> GymnasiumSpec:
                 f"The environment {env_id!r} asks for the module {module!r}, "
                 f"which could not be imported: {type(error).__name__}: {error}"
             ) from error
-    full_name = f"{NAMESPACE}/{name}-v0" if name in names() else name
-    if full_name in gymnasium.registry:
-        return gymnasium.registry[full_name]
-    raise UserError(f"There is no environment {name!r}. {_nearest(name)}")
+    spec = registered(name)
+    if spec is None:
+        raise UserError(f"There is no environment {name!r}. {_nearest(name)}")
+    return spec
+
+
+def registered(env_id: str) -> GymnasiumSpec | None:
+    """The same, if it is known without importing anything."""
+    name = env_id.rpartition(":")[2]
+    return gymnasium.registry.get(f"{NAMESPACE}/{name}-v0") or gymnasium.registry.get(name)
 
 
 def _nearest(name: str) -> str:

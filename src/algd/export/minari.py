@@ -4,13 +4,23 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gymnasium.envs.registration import EnvSpec
 from jaxtyping import Float, Int
 
-from algd.runs.config import kept_transitions, parse_config
+from algd import envs
+from algd.runs.config import (
+    Settings,
+    kept_transitions,
+    parse_config,
+    parse_options,
+    with_environment,
+)
 from algd.runs.directory import Run
 from algd.runs.files import DamagedFile, read_arrays
 from algd.types import UserError
@@ -84,11 +94,14 @@ def _linked(
     return [np.array(episode) for episode in found]
 
 
-def write_dataset(run: Run, directory: Path) -> tuple[str, int, int]:
-    """Write the dataset below a new directory; its name, its episodes and its steps.
+def write_dataset(
+    run: Run, directory: Path, env: str | None = None, trust: bool = False
+) -> tuple[str, int, int]:
+    """Write the dataset below a root of datasets; its name, its episodes and its steps.
 
-    An episode that the buffer's end or a dropped step cuts is marked as truncated there; one
-    whose beginning the buffer has forgotten begins in its middle.
+    Minari can recover an environment that is registered, or made known by `env` or by `trust`.
+    An episode that the buffer's end or a dropped step cuts is marked as truncated there; one whose
+    beginning the buffer has forgotten begins in its middle.
     """
     try:
         import minari
@@ -96,9 +109,12 @@ def write_dataset(run: Run, directory: Path) -> tuple[str, int, int]:
         from minari.data_collector import EpisodeBuffer
     except ImportError as error:
         raise UserError("Minari is an extra package: pip install 'algd[data]'") from error
-    if directory.exists() and not (directory.is_dir() and not any(directory.iterdir())):
-        raise UserError(f"{directory} exists and is not an empty directory; choose another.")
+    if directory.exists() and not directory.is_dir():
+        raise UserError(f"{directory} is a file, not a directory.")
     settings, _, preset = parse_config(run.config())
+    if env is not None or trust:
+        settings = with_environment(settings, env, trust)
+        envs.find(settings.env)
     rows, first, dropped = stored_transitions(run)
     names = [budget["name"] for budget in run.config()["budgets"]]
     episodes = episodes_of(rows, first, settings.envs, dropped)
@@ -120,13 +136,15 @@ def write_dataset(run: Run, directory: Path) -> tuple[str, int, int]:
         )
     state = run.newest_checkpoint()[1]
     low, high = state["state.low"], state["state.high"]
-    name = f"{''.join(c if c.isalnum() else '-' for c in settings.env)}/{preset}-v0"
+    stem = f"{''.join(c if c.isalnum() else '-' for c in settings.env)}/{preset}"
+    name = next(n for i in count() if not (directory / (n := f"{stem}-v{i}")).exists())
     with _minari_root(directory), warnings.catch_warnings():
-        # Minari misses an author and an environment to evaluate on: neither is known here.
+        # Minari misses an author and an environment to evaluate on besides.
         warnings.simplefilter("ignore", UserWarning)
         minari.create_dataset_from_buffers(
             name,
             buffers,
+            env=recoverable(settings),
             action_space=Box(low, high, dtype=np.float32),
             observation_space=Box(-np.inf, np.inf, rows["obs"].shape[1:], np.float32),
             algorithm_name=preset,
@@ -136,6 +154,14 @@ def write_dataset(run: Run, directory: Path) -> tuple[str, int, int]:
             ),
         )
     return name, len(episodes), len(rows["reward"])
+
+
+def recoverable(settings: Settings) -> EnvSpec | None:
+    """The run's environment as Minari can write it down, if it is known and has a name."""
+    spec = envs.registered(settings.env)
+    if spec is None or callable(spec.entry_point):
+        return None
+    return replace(spec, kwargs={**spec.kwargs, **parse_options(settings.env_options)})
 
 
 def _infos(part: Rows, names: list[str]) -> dict[str, np.ndarray]:
