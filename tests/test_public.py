@@ -1,5 +1,6 @@
 """What others see: names, types, and tasks in Gymnasium's registry."""
 
+import os
 import subprocess
 import sys
 
@@ -83,3 +84,17 @@ def test_a_strict_type_checker_finds_nothing_in_a_users_program(tmp_path):
     done = python("-m", "mypy", "--strict", "--cache-dir=cache", "program.py", cwd=tmp_path)
     assert "call-overload" in done.stdout
     assert 'no attribute "trian"' in done.stdout
+
+
+@pytest.mark.parametrize("chosen", [None, "elsewhere"])
+def test_programs_that_python_compiles_are_kept_where_the_user_says(chosen, tmp_path):
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    environment.pop("JAX_COMPILATION_CACHE_DIR", None)
+    if chosen:
+        environment["JAX_COMPILATION_CACHE_DIR"] = str(tmp_path / chosen)
+    code = "import algd, jax; algd.presets(); jax.jit(lambda x: x + 1)(1.0)"
+    environment["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    done = python("-c", code, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert any((tmp_path / (chosen or "algd/xla")).iterdir())
+    assert (tmp_path / "algd").exists() != bool(chosen)
