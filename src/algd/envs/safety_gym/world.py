@@ -282,7 +282,7 @@ class World:
     def _draw_goal(self, i: int) -> bool:
         """Choose the next goal of one copy; False if there is no room for one."""
         generator = self.generators[i]
-        generator.randint(0, 2**32, self.words_due[i], np.uint32)
+        generator.randint(0, 2**32, self.words_due[i], dtype=np.uint32)
         self.words_due[i] = 0
         goal = self.rows["goal"].start
         if self.task.goal == "button":
@@ -419,6 +419,6 @@ def _generator_words(generator: np.random.RandomState) -> tuple[np.ndarray, int]
 
 def words_drawn(seed: int, generator: np.random.RandomState) -> int:
     """How many 32-bit words a generator has given since it was seeded; it is used up by this."""
-    stream = np.random.RandomState(seed).randint(0, 2**32, 100_000, np.uint32)
-    ahead = generator.randint(0, 2**32, 2, np.uint32)
+    stream = np.random.RandomState(seed).randint(0, 2**32, 100_000, dtype=np.uint32)
+    ahead = generator.randint(0, 2**32, 2, dtype=np.uint32)
     return int(np.flatnonzero((stream[:-1] == ahead[0]) & (stream[1:] == ahead[1]))[0])
