@@ -15,16 +15,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
-import numpy as np
 import tyro
 
 from algd.algorithms import preset
+from algd.runs.checkpoint import Counters
 from algd.runs.config import Settings, make_envs
 from algd.runs.directory import create_run
 from algd.runs.files import LogPosition
+from algd.training.checkpointing import save
 from algd.training.replay import Replay
-from algd.training.trainer import Trainer
+from algd.training.state import Setup, TrainState, start
+from algd.training.steps import iterate
 
 
 @dataclass(frozen=True)
@@ -47,24 +50,28 @@ def cost_of(measure: Measure, size: int, folder: Path) -> dict[str, Any]:
     settings = Settings(env=measure.env, steps=2**31 - 1)
     run = create_run(folder / str(size))
     run.metrics_path.touch()
-    trainer = Trainer(settings, algorithm, run, make_envs(settings, settings.envs))
-    trainer.obs = trainer.envs.reset(0)
+    environments = make_envs(settings, settings.envs)
+    setup = Setup(settings, algorithm, environments.spec, (run,))
+
+    def with_added(state: TrainState, added: int) -> TrainState:
+        assert state.replay is not None
+        return state._replace(replay=Replay(state.replay.data, jnp.asarray(added, jnp.int32)))
+
     # As if all but the last interval had been collected and stored by earlier checkpoints.
-    trainer.step = trainer.stored = size
-    assert trainer.replay is not None
-    trainer.replay = Replay(trainer.replay.data, jnp.asarray(size, jnp.int32))
-    trainer.iterate()
-    np.asarray(trainer.replay.added)
-    start, before = time.perf_counter(), trainer.step
-    while trainer.step < before + measure.steps:
-        trainer.iterate()
-    np.asarray(trainer.replay.added)
-    per_step = (time.perf_counter() - start) / measure.steps
+    state = with_added(start(setup, [environments]), size)
+    state = state._replace(counters=Counters(step=size), stored=(size,))
+    state = iterate(setup, state)
+    jax.block_until_ready(state.replay)
+    begun, before = time.perf_counter(), state.step
+    while state.step < before + measure.steps:
+        state = iterate(setup, state)
+    jax.block_until_ready(state.replay)
+    per_step = (time.perf_counter() - begun) / measure.steps
     interval = settings.checkpoint_every
-    trainer.replay = Replay(trainer.replay.data, jnp.asarray(trainer.stored + interval, jnp.int32))
-    start = time.perf_counter()
-    trainer.save(LogPosition())
-    checkpoint = time.perf_counter() - start
+    state = with_added(state, size + interval)
+    begun = time.perf_counter()
+    save(setup, state, [LogPosition()])
+    checkpoint = time.perf_counter() - begun
     written = sum(path.stat().st_size for path in run.directory.rglob("*.algd"))
     return {
         "transitions": size,

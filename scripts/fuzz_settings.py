@@ -20,7 +20,8 @@ import tyro
 
 from algd.runs.config import Settings, check, check_memory, kept_transitions, make_envs
 from algd.runs.directory import create_run
-from algd.training.trainer import Trainer
+from algd.training.state import Setup, start
+from algd.training.steps import iterate, train_rows
 from algd.types import UserError
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
@@ -61,11 +62,11 @@ def fate(algorithm: Any, environments: Any, folder: Path) -> str:
         return "refused"
     try:
         run = create_run(Path(tempfile.mkdtemp(dir=folder)) / "run")
-        trainer = Trainer(SETTINGS, algorithm, run, environments)
-        trainer.obs = environments.reset(0)
+        setup = Setup(SETTINGS, algorithm, environments.spec, (run,))
+        state = start(setup, [environments])
         for _ in range(3):
-            trainer.iterate()
-        trainer.train_row()
+            state = iterate(setup, state)
+        train_rows(setup, state)
     except UserError:
         return "stopped with a message"
     return "trained"

@@ -94,13 +94,13 @@ def test_minari_reads_the_buffer_back(run, tmp_path, monkeypatch, capsys):
             )
     for i in range(90):
         wanted = (
-            *stored["replay.action"][i],
-            stored["replay.reward"][i],
-            *stored["replay.cost"][i],
-            *stored["replay.next_obs"][i],
-            stored["replay.terminated"][i],
+            *stored["action"][i],
+            stored["reward"][i],
+            *stored["cost"][i],
+            *stored["next_obs"][i],
+            stored["terminated"][i],
         )
-        assert seen[tuple(stored["replay.obs"][i])] == wanted
+        assert seen[tuple(stored["obs"][i])] == wanted
     with pytest.raises(ValueError, match="cannot be recovered"):
         data.recover_environment()
 

@@ -50,7 +50,7 @@ def test_networks_and_multiplier_are_kept_and_the_limit_is_new(source, tmp_path)
     old, new = read_snapshot(source.directory), first_state(run.directory)
     assert float(old.state.rounds) > 0
     fresh = jax.tree.map(np.asarray, fresh_state(old.algorithm, old.spec, jax.random.key(0)))
-    assert not np.array_equal(new.actor[0].weight, fresh.actor[0].weight)
+    assert not np.array_equal(new.actor.layers[0].weight, fresh.actor.layers[0].weight)
     for name in (field.name for field in dataclasses.fields(new)):
         pairs = zip(
             jax.tree.leaves(getattr(old.state, name)),
@@ -90,7 +90,7 @@ def test_such_a_run_resumes_exactly(source, tmp_path):
     again, notes = loop.resume(tmp_path / "lost", steps=80)
     assert "no checkpoint yet" in notes[0]
     ours, theirs = last_arrays(again), last_arrays(whole)
-    assert all(np.array_equal(ours[n], theirs[n]) for n in ours if n.startswith("state"))
+    assert all(np.array_equal(ours[n], theirs[n]) for n in ours if n.startswith("learner/"))
 
 
 def test_the_command_line_takes_task_and_algorithm_from_the_run(source, tmp_path):
@@ -111,7 +111,7 @@ def test_the_command_line_takes_task_and_algorithm_from_the_run(source, tmp_path
         ({"env": "HalfCheetahVelocity"}, "actions of 2 numbers"),
         ({"env_options": ("cost_parts=true",), "budget": (1.0, 2.0)}, r"1 constraint\(s\)"),
         ({"algorithm": "algd"}, r"sac-lag \(SACLag\); ALGD cannot go on"),
-        ({"actor_hidden": 32}, r"actor\[0\].* of the shape \[17, 16\].*\[17, 32\]"),
+        ({"actor_hidden": 32}, r"actor.layers\[0\].* of the shape \[17, 16\].*\[17, 32\]"),
         ({"dual": "projected"}, "same kind of multiplier"),
         ({"start_from": "/nonexistent"}, "no directory"),
     ],

@@ -57,7 +57,7 @@ def test_overlap_is_a_lag_of_one_step(tmp_path):
 def buffer_actions(run: Run) -> np.ndarray:
     from algd.runs.files import read_arrays
 
-    return np.concatenate([read_arrays(path)["replay.action"] for _, _, path in run.pieces()])
+    return np.concatenate([read_arrays(path)["action"] for _, _, path in run.pieces()])
 
 
 @pytest.mark.parametrize("name", ["algd", "ppo-lag"])
@@ -75,8 +75,8 @@ def test_seeds_in_one_program_are_the_runs_of_their_own(name, tmp_path):
         )
         together, single = last_arrays(run), last_arrays(alone)
         assert together.keys() == single.keys()
-        # "metrics" is the size and checksum of a file of printed numbers.
-        for key in together.keys() - {"metrics"}:
+        # "log" is the size and checksum of a file of printed numbers.
+        for key in together.keys() - {"log"}:
             np.testing.assert_allclose(together[key], single[key], rtol=1e-4, atol=1e-4)
     resumed, _ = loop.resume(runs[0].directory, steps=120)
     assert resumed.checkpoints()[-1][0] == 120
@@ -92,7 +92,10 @@ def test_seeds_on_the_command_line(tmp_path, capsys):
     assert not np.array_equal(*actions)
     with pytest.raises(UserError, match="neither"):
         loop.train_seeds(
-            dataclasses.replace(SHORT, overlap=True), small("algd"), "algd", [tmp_path / "x"]
+            dataclasses.replace(SHORT, overlap=True),
+            small("algd"),
+            "algd",
+            [tmp_path / "x", tmp_path / "y"],
         )
 
 
@@ -122,9 +125,9 @@ def test_four_devices_share_out_the_minibatch(tmp_path):
     settings = dataclasses.replace(SHORT, steps=120)
     alone = last_arrays(loop.train(settings, small("algd"), "algd", tmp_path / "one"))
     shared = last_arrays(Run(tmp_path / "four"))
-    assert int(shared["state.rounds"]) == 40
+    assert int(shared["learner/rounds"]) == 40
     for name in alone:
-        if name.startswith("state."):
+        if name.startswith("learner/"):
             np.testing.assert_allclose(shared[name], alone[name], atol=1e-4, err_msg=name)
 
 

@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 
 from algd.algorithms import presets
 from algd.evaluation.policy import load
-from algd.runs.checkpoint import to_arrays
+from algd.runs.checkpoint import read_checkpoint, to_arrays
 from algd.runs.config import Settings, make_envs, parse_config
 from algd.runs.directory import Run, create_run
 from algd.runs.files import (
@@ -44,8 +44,11 @@ from algd.runs.grouping import gather
 from algd.runs.metrics_log import MetricsLog
 from algd.runs.validation import check_fields, check_hyperparameters
 from algd.training import loop
-from algd.training.loop import restore_newest
-from algd.training.trainer import Trainer
+from algd.training.checkpointing import load as load_state
+from algd.training.checkpointing import load_newest, save
+from algd.training.state import Setup, start
+from algd.training.statistics import count_step
+from algd.training.steps import evaluate, iterate
 from algd.training.updates import store
 from algd.types import Transition, UserError
 from small import one_of_each, small
@@ -86,9 +89,43 @@ def copy(whole, tmp_path):
     return Run(tmp_path / "run")
 
 
+class Trainer:
+    """A run in progress with its state, which is replaced by every call."""
+
+    def __init__(self, settings, algorithm, run):
+        self.envs = make_envs(settings, settings.envs)
+        self.setup = Setup(settings, algorithm, self.envs.spec, (run,))
+        self.state = None
+
+    def of(self, run):
+        self.setup = dataclasses.replace(self.setup, runs=(run,))
+        return self
+
+    def start(self):
+        self.state = start(self.setup, [self.envs])
+        return self
+
+    def load(self, path):
+        self.state, _ = load_state(self.setup, self.envs, read_checkpoint(path))
+
+    def load_newest(self):
+        self.state, position, notes = load_newest(self.setup, self.envs)
+        return position, notes
+
+    def iterate(self, times):
+        for _ in range(times):
+            self.state = iterate(self.setup, self.state)
+
+    def save(self, position):
+        self.state = save(self.setup, self.state, [position])
+
+    def at_step(self, step):
+        self.state = self.state._replace(counters=self.state.counters._replace(step=step))
+
+
 def trainer_of(run):
     settings, algorithm, _ = parse_config(run.config())
-    return Trainer(settings, algorithm, run, make_envs(settings, settings.envs))
+    return Trainer(settings, algorithm, run)
 
 
 @pytest.fixture(scope="module")
@@ -99,23 +136,19 @@ def trainer(whole):
 
 def contents(trainer):
     """Everything that the future depends on, as bytes."""
-    arrays = {
-        **to_arrays(trainer.state, "state"),
-        **to_arrays(trainer.replay, "replay"),
-        **trainer.tally.save(),
-        **trainer.envs.save_state(),
-        "obs": trainer.obs,
-    }
-    return {name: np.asarray(x).tobytes() for name, x in arrays.items()} | {"step": trainer.step}
+    parts = trainer.state._asdict()
+    del parts["envs"], parts["key"], parts["metrics"]
+    arrays = {**to_arrays(parts), **trainer.envs.save_state()}
+    return {name: np.asarray(x).tobytes() for name, x in arrays.items()}
 
 
 @pytest.fixture(scope="module")
 def good(whole, trainer):
     """The contents at each checkpoint, by step."""
     found = {}
-    trainer.run = whole
+    trainer.of(whole)
     for step, path in whole.checkpoints():
-        trainer.restore(read_arrays(path))
+        trainer.load(path)
         found[step] = contents(trainer)
     return found
 
@@ -171,11 +204,11 @@ def test_settings_are_there_before_anything_else_is_written(tmp_path, monkeypatc
 def test_a_run_without_a_checkpoint_begins_again(copy, good):
     shutil.rmtree(copy.directory / "checkpoints")
     with pytest.raises(UserError, match="no usable checkpoint: there is none"):
-        restore_newest(trainer_of(copy))
+        trainer_of(copy).load_newest()
     os.truncate(copy.metrics_path, 0)
     trainer = trainer_of(copy)
-    mark, notes = restore_newest(trainer)
-    assert (mark, trainer.step) == (LogPosition(), 0)
+    mark, notes = trainer.load_newest()
+    assert (mark, trainer.state.step) == (LogPosition(), 0)
     assert "starts again" in notes[0]
 
 
@@ -242,10 +275,10 @@ def test_a_policy_is_never_loaded_from_a_damaged_checkpoint(copy, whole, damage)
     damaged(copy, "checkpoint", damage)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        found = to_arrays(load(copy.directory).state, "state")
+        found = to_arrays(load(copy.directory).state)
     step, path = whole.checkpoints()[0 if caught else -1]
     assert not caught or f"step {step}" in str(caught[0].message)
-    true = read_arrays(path)
+    true = read_checkpoint(path).learner
     assert all(found[name].tobytes() == true[name].tobytes() for name in found)
 
 
@@ -256,41 +289,43 @@ def test_a_damaged_run_continues_from_what_is_whole_or_not_at_all(
     copy, good, trainer, name, damage
 ):
     damaged(copy, name, damage)
-    trainer.run = copy
+    trainer.of(copy)
     older, newest = good
-    found, said = outcome(restore_newest, trainer)
+    found, said = outcome(trainer.load_newest)
     if said:
         assert "no usable checkpoint" in said
         return
     mark, notes = found
-    assert trainer.step in (older, newest)
-    assert contents(trainer) == good[trainer.step]
-    assert notes or trainer.step == newest
+    step = trainer.state.step
+    assert step in (older, newest)
+    assert contents(trainer) == good[step]
+    assert notes or step == newest
     assert copy.metrics_path.read_bytes()[: mark.size].count(b"\n") > 0
 
 
 def test_a_checkpoint_that_lacks_something_leaves_no_trace(copy, good, trainer):
-    trainer.run = copy
-    restore_newest(trainer)
+    trainer.of(copy).load_newest()
     before = contents(trainer)
-    arrays = read_arrays(copy.checkpoints()[0][1])
-    for missing in ("stored", "obs", "counters", "metrics", "state.low"):
+    path = copy.checkpoints()[0][1]
+    arrays = read_arrays(path)
+    for missing in ("stored", "obs", "counters", "log", "learner/low", "statistics/length"):
+        write_arrays(path, {name: x for name, x in arrays.items() if name != missing})
         with pytest.raises(DamagedFile):
-            trainer.restore({name: x for name, x in arrays.items() if name != missing})
+            trainer.load(path)
         assert contents(trainer) == before
 
 
 def test_missing_files(copy, good, trainer):
-    trainer.run = copy
+    trainer.of(copy)
     older, newest = good
     copy.metrics_path.rename(copy.directory / "elsewhere")
-    mark, notes = restore_newest(trainer)
-    assert (mark, trainer.step) == (LogPosition(), newest)
+    mark, notes = trainer.load_newest()
+    assert (mark, trainer.state.step) == (LogPosition(), newest)
     assert "metrics.jsonl is missing" in notes[0]
     (copy.directory / "elsewhere").rename(copy.metrics_path)
     copy.pieces()[-1][2].unlink()
-    _, notes = restore_newest(trainer)
-    assert trainer.step == older
+    _, notes = trainer.load_newest()
+    assert trainer.state.step == older
     assert "lacks the transitions" in notes[0]
     for _, path in copy.checkpoints():
         path.unlink()
@@ -314,7 +349,7 @@ def test_what_lies_behind_the_checkpoint_is_cleared_away(copy, good):
     assert names == {f"step-{older:09d}.algd", f"step-{newest:09d}.algd.unusable"}
 
 
-@pytest.mark.parametrize("version", [0, 2, 99])
+@pytest.mark.parametrize("version", [0, 3, 99])
 def test_other_formats_are_refused_by_name(copy, version):
     path = copy.checkpoints()[-1][1]
     content = path.read_bytes()
@@ -369,17 +404,17 @@ def transitions(first, count):
 def test_every_kept_checkpoint_has_its_pieces_when_the_buffer_wraps(interval, tmp_path):
     run = create_run(tmp_path / "run")
     settings = Settings(steps=1_000, envs=1)
-    trainer = Trainer(settings, small("algd", replay_size=10), run, make_envs(settings, 1))
-    trainer.obs = trainer.envs.reset(0)
+    trainer = Trainer(settings, small("algd", replay_size=10), run).start()
     run.metrics_path.touch()
     for step in range(0, 6 * interval, interval):
         for one in range(step, step + interval):
-            trainer.replay = store(trainer.replay, transitions(one, 1), np.ones(1, bool))
-        trainer.step = step + interval
+            replay = store(trainer.state.replay, transitions(one, 1), np.ones(1, bool))
+            trainer.state = trainer.state._replace(replay=replay)
+        trainer.at_step(step + interval)
         trainer.save(LogPosition())
     for step, path in run.checkpoints():
-        trainer.restore(read_arrays(path))
-        held = sorted(np.asarray(trainer.replay.data.reward).tolist())
+        trainer.load(path)
+        held = sorted(np.asarray(trainer.state.replay.data.reward).tolist())
         assert held[-min(step, 10) :] == list(range(max(step - 10, 0), step))
     spans = [(first, last) for first, last, _ in run.pieces()]
     assert all(a[1] <= b[0] for a, b in pairwise(spans))
@@ -393,19 +428,13 @@ def test_a_task_in_mujoco_goes_on_exactly(tmp_path):
     """From the middle of an episode, with gradient rounds before and after."""
     settings, run = Settings(env="PointButton1", envs=2, steps=80), create_run(tmp_path / "run")
     run.metrics_path.touch()
-    trainers = [
-        Trainer(settings, small("sac-lag"), run, make_envs(settings, settings.envs))
-        for _ in range(2)
-    ]
-    trainers[0].obs = trainers[0].envs.reset(0)
-    for _ in range(30):
-        trainers[0].iterate()
+    trainers = [Trainer(settings, small("sac-lag"), run) for _ in range(2)]
+    trainers[0].start().iterate(30)
     trainers[0].save(LogPosition())
-    restore_newest(trainers[1])
+    trainers[1].load_newest()
     for trainer in trainers:
-        for _ in range(10):
-            trainer.iterate()
-    assert int(trainers[0].state.rounds) > 10
+        trainer.iterate(10)
+    assert int(trainers[0].state.learner.rounds) > 10
     assert contents(trainers[0]) == contents(trainers[1])
 
 
@@ -436,23 +465,24 @@ gymnasium.register("Drifting-v0", entry_point=Drifting, max_episode_steps=50)
 def test_a_foreign_environment_goes_on_with_fresh_episodes(name, tmp_path):
     settings = Settings(env="Drifting-v0", budget=(5.0,), envs=2, steps=40)
     run = create_run(tmp_path / "run")
-    trainer = Trainer(settings, small(name), run, make_envs(settings, 2))
+    trainer = Trainer(settings, small(name), run).start()
     run.metrics_path.touch()
-    trainer.obs = trainer.envs.reset(0)
+    (sums,), result = trainer.state.statistics, None
     for _ in range(3):
         result = trainer.envs.step(np.zeros((2, 1), np.float32))
-        trainer.tally.count_step(result, np.ones(2, bool))
-        trainer.obs = result.obs
-    trainer.step = 6
+        sums, _ = count_step(sums, result, np.ones(2, bool), trainer.envs.spec, 0.99)
+    trainer.state = trainer.state._replace(obs=result.obs, statistics=(sums,))
+    trainer.at_step(6)
     trainer.save(LogPosition())
-    again = Trainer(settings, small(name), run, make_envs(settings, 2))
-    restore_newest(again)
-    assert again.step == 6
-    assert (again.obs[:, 0] == 0).all()
-    assert (again.obs[:, 1] != trainer.obs[:, 1]).all()
-    assert not again.tally.arrays["length"].any()
-    assert not again.tally.arrays["plain"].any()
-    assert again.tally.arrays["total_cost"] == 6.0
+    again = Trainer(settings, small(name), run)
+    again.load_newest()
+    assert again.state.step == 6
+    assert (again.state.obs[:, 0] == 0).all()
+    assert (again.state.obs[:, 1] != trainer.state.obs[:, 1]).all()
+    (held,) = again.state.statistics
+    assert not held.length.any()
+    assert not held.plain.any()
+    assert held.total_cost == 6.0
     np.testing.assert_array_equal(again.envs.step(np.zeros((2, 1), np.float32)).obs[:, 0], 1)
 
 
@@ -489,14 +519,14 @@ def test_a_full_disk_is_reported_and_the_last_checkpoint_kept(whole, folder, sma
     run = Run(small_disk / "run")
     shutil.copytree(whole.directory, run.directory, ignore=shutil.ignore_patterns("*.png"))
     trainer = trainer_of(run)
-    mark, _ = restore_newest(trainer)
-    journal = MetricsLog(run, mark, trainer.step)
+    mark, _ = trainer.load_newest()
+    journal = MetricsLog(run, mark, trainer.state.step)
     fill(small_disk)
     said = rf"Cannot write to {run.directory}: No space left.*checkpoint is that of step 200"
     row = {"kind": "train", "step": 202, **{f"number{i}": 0.5 for i in range(500)}}
     with pytest.raises(UserError, match=said):
         journal.write(row)
-    trainer.step = 202
+    trainer.at_step(202)
     with pytest.raises(UserError, match=said):
         trainer.save(mark)
     assert not list(run.directory.rglob("*.part"))
@@ -507,11 +537,11 @@ def test_a_full_disk_is_reported_and_the_last_checkpoint_kept(whole, folder, sma
     assert done.returncode == 2
     assert "No space left" in done.stderr
     assert "Traceback" not in done.stderr
-    restore_newest(trainer)
+    trainer.load_newest()
     assert contents(trainer) == good[200]
     load(run.directory)
     (small_disk / "ballast").unlink()
-    trainer.step = 202
+    trainer.at_step(202)
     trainer.save(mark)
     assert run.checkpoints()[-1][0] == 202
 
@@ -601,14 +631,15 @@ def test_bad_hyperparameters_are_refused_before_anything_is_written(
 def test_a_diverged_policy_stops_the_run_instead_of_reaching_the_environment(name, tmp_path):
     run = create_run(tmp_path / "run")
     settings = Settings(envs=2, steps=40)
-    trainer = Trainer(settings, small(name), run, make_envs(settings, 2))
-    trainer.obs = trainer.envs.reset(0)
+    trainer = Trainer(settings, small(name), run).start()
     spoilt = lambda x: jnp.full_like(x, jnp.nan) if jnp.issubdtype(x.dtype, jnp.floating) else x  # noqa: E731
-    bounds = {"low": trainer.state.low, "high": trainer.state.high}
-    trainer.state = dataclasses.replace(jax.tree.map(spoilt, trainer.state), **bounds)
-    for work in (trainer.iterate, trainer.eval_row):
+    learner = trainer.state.learner
+    broken = jax.tree.map(spoilt, learner)
+    learner = dataclasses.replace(broken, low=learner.low, high=learner.high)
+    trainer.state = trainer.state._replace(learner=learner)
+    for work in (iterate, evaluate):
         with pytest.raises(UserError, match=r"action became .*not a number"):
-            work()
+            work(trainer.setup, trainer.state)
     with pytest.raises(UserError, match=r"the parameters of .*no checkpoint yet"):
         trainer.save(LogPosition())
     assert run.checkpoints() == []

@@ -17,7 +17,7 @@ from algd.runs.grouping import gather
 from algd.runs.validation import fitted, fitted_fields
 from algd.training import loop
 from algd.training.loop import Report
-from algd.types import Number, UserError, nearest
+from algd.types import Algorithm, Number, UserError, nearest
 
 
 def train(
@@ -78,7 +78,7 @@ def defaults_of(
 
 def run_to_end(
     settings: Settings,
-    algorithm: Any,
+    algorithm: Algorithm,
     name: str,
     out: str | Path | None,
     report: Report,
@@ -92,7 +92,7 @@ def run_to_end(
 
 def run_seeds_to_end(
     settings: Settings,
-    algorithm: Any,
+    algorithm: Algorithm,
     name: str,
     seeds: int,
     out: str | Path | None,

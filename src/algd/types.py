@@ -4,7 +4,7 @@ import difflib
 import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
 import equinox as eqx
 import numpy as np
@@ -106,19 +106,79 @@ class Assessment(NamedTuple):
     cost_spread: Float[Array, " constraints"]
 
 
+@dataclass(frozen=True, kw_only=True)
+class ReplayOptions:
+    """What training reads from an algorithm that learns from replay; inherited as fields only."""
+
+    data: ClassVar[Literal["replay"]] = "replay"
+
+    discount: float = 0.99
+    """Discount of the return."""
+    cost_discount: float = 0.99
+    """Discount of the cost."""
+    batch_size: int = 128
+    """Transitions per gradient round."""
+    replay_size: int = 1_000_000
+    """Transitions kept."""
+    prefill: int = 1_000
+    """Environment steps with the untrained policy before the first gradient round; counted."""
+    updates_per_step: float = 1.0
+    """Gradient rounds per environment step."""
+    throttle: int = 0
+    """If positive, skip training while this epoch's rounds exceed throttle * all steps so far
+    (authors' program: 5); an epoch is one episode length."""
+
+    @property
+    def kept(self) -> int:
+        """Transitions held at a time."""
+        return self.replay_size
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutOptions:
+    """What training reads from an algorithm that learns from the steps just collected."""
+
+    data: ClassVar[Literal["rollout"]] = "rollout"
+
+    discount: float = 0.99
+    """Discount of the return."""
+    cost_discount: float = 0.99
+    """Discount of the cost."""
+    rollout_steps: int = 20_000
+    """Environment steps per update, over all copies."""
+
+    @property
+    def kept(self) -> int:
+        """Transitions held at a time."""
+        return self.rollout_steps
+
+
 @runtime_checkable
 class Algorithm(Protocol):
-    """A frozen dataclass of hyperparameters with pure methods.
+    """A frozen dataclass of hyperparameters with pure methods, and one of the two kinds of options
+    above.
 
     ``act`` and ``assess`` are functions of one observation (vmap them); ``update`` takes a whole
-    batch: a replay minibatch ``[batch, ...]`` if ``data`` is "replay", the fresh steps
-    ``[time, envs, ...]`` of one collection if it is "rollout". Every leaf of the state is an
+    batch: a replay minibatch ``[batch, ...]`` with ``ReplayOptions``, the fresh steps
+    ``[time, envs, ...]`` of one collection with ``RolloutOptions``. Every leaf of the state is an
     array, none is a random key.
     """
 
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
     @property
-    def data(self) -> Literal["replay", "rollout"]:
-        """Which data ``update`` learns from."""
+    def discount(self) -> float:
+        """Discount of the return."""
+        ...
+
+    @property
+    def cost_discount(self) -> float:
+        """Discount of the cost."""
+        ...
+
+    @property
+    def kept(self) -> int:
+        """Transitions held at a time: those of a replay buffer or of one rollout."""
         ...
 
     def init(self, spec: EnvSpec, key: PRNGKeyArray) -> Any:
@@ -150,6 +210,21 @@ class RanksActions(Protocol):
         self, state: Any, obs: Float[Array, " obs"], action: Float[Array, " action"]
     ) -> Float[Array, ""]:
         """What the policy tries to make small at this observation."""
+        ...
+
+
+@runtime_checkable
+class LearnsFromEpisodes(Protocol):
+    """An algorithm that wants to know what whole episodes of training have cost."""
+
+    def feedback(
+        self,
+        state: Any,
+        episode_costs: Float[Array, "envs constraints"],
+        ended: Bool[Array, " envs"],
+    ) -> Any:
+        """The state that has seen the costs, in the budgets' units, of the copies' episodes that
+        ``ended`` with this step; called before the gradient rounds of a step that ended one."""
         ...
 
 

@@ -43,7 +43,7 @@ from algd.objectives.td_targets import (
     polyak_rate,
     td_target,
 )
-from algd.types import Assessment, EnvSpec, Metrics, Mode, Transition
+from algd.types import Assessment, EnvSpec, Metrics, Mode, ReplayOptions, Transition
 
 
 class State(eqx.Module):
@@ -76,8 +76,8 @@ class Draws(NamedTuple):
     proposals: Float[Array, "batch samples action"]
 
 
-@dataclass(frozen=True)
-class ALGD:
+@dataclass(frozen=True, kw_only=True)
+class ALGD(ReplayOptions):
     """Augmented-Lagrangian-guided diffusion.
 
     The defaults are the preset `algd`. Symbols of the paper: lambda is `lam`, h the `limit`, tau
@@ -90,11 +90,6 @@ class ALGD:
     """Strength of the quadratic penalty in L_A."""
     beta: float = 0.1
     """Temperature of the Boltzmann policy exp(-L/beta)."""
-
-    discount: float = 0.99
-    """Discount of the return."""
-    cost_discount: float = 0.99
-    """Discount of the cost."""
 
     denoise_steps: int = 5
     """K, the number of reverse diffusion steps."""
@@ -177,23 +172,6 @@ class ALGD:
     """Width of the score network's three hidden layers."""
     embedding: int = 16
     """Width of the step embedding."""
-
-    batch_size: int = 128
-    """Transitions per gradient round."""
-    replay_size: int = 1_000_000
-    """Transitions kept."""
-    prefill: int = 1_000
-    """Environment steps with the untrained policy before the first gradient round; counted."""
-    updates_per_step: float = 1.0
-    """Gradient rounds per environment step."""
-    throttle: int = 0
-    """If positive, skip training while this epoch's rounds exceed throttle * all steps so far
-    (authors' program: 5); an epoch is one episode length."""
-
-    @property
-    def data(self) -> Literal["replay"]:
-        """Learns from replay."""
-        return "replay"
 
     def init(self, spec: EnvSpec, key: PRNGKeyArray) -> State:
         """Networks of the paper's architecture table, targets equal to them."""

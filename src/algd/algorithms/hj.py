@@ -6,7 +6,7 @@ scales keep them apart: critics every round, policy every 4th, multiplier every 
 """
 
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -29,7 +29,7 @@ from algd.objectives.td_targets import (
     reachability_target,
     td_target,
 )
-from algd.types import Assessment, EnvSpec, Metrics, Mode, Transition
+from algd.types import Assessment, EnvSpec, Metrics, Mode, ReplayOptions, Transition
 
 
 class State(eqx.Module):
@@ -59,15 +59,15 @@ class Draws(NamedTuple):
     noise: Float[Array, "batch action"]
 
 
-@dataclass(frozen=True)
-class HJ:
+@dataclass(frozen=True, kw_only=True)
+class HJ(ReplayOptions):
     """Reachability-constrained actor-critic.
 
     The defaults are the preset `hj`: the schedule of the preset `algd`, with the penalty held back
     until Q_h has seen where the margin is positive (from the first round on, a Q_h that still holds
     every state for infeasible drives the multiplier up and the policy to a halt). The budgets play
     no part: the constraint is that the environment's margin is never positive, the largest of
-    them if there are several.
+    them if there are several. `cost_discount` is that of the costs that are reported.
     """
 
     sign_only: bool = False
@@ -75,10 +75,6 @@ class HJ:
     margin_scale: float = 1.0
     """Factor of the constraint function."""
 
-    discount: float = 0.99
-    """Discount of the return."""
-    cost_discount: float = 0.99
-    """Discount of the costs that are reported; it plays no part in learning."""
     safety_discount: float = 0.95
     """gamma_h of the self-consistency operator; 1 is the true maximum ahead."""
     final_safety_discount: float = 0.95
@@ -143,23 +139,6 @@ class HJ:
     """Width of the two hidden layers of policy and multiplier."""
     critic_hidden: int = 128
     """Width of the critics' two hidden layers."""
-
-    batch_size: int = 128
-    """Transitions per gradient round."""
-    replay_size: int = 1_000_000
-    """Transitions kept."""
-    prefill: int = 1_000
-    """Environment steps with the untrained policy before the first gradient round; counted."""
-    updates_per_step: float = 1.0
-    """Gradient rounds per environment step."""
-    throttle: int = 0
-    """If positive, skip training while this epoch's rounds exceed throttle * all steps so far; an
-    epoch is one episode length."""
-
-    @property
-    def data(self) -> Literal["replay"]:
-        """Learns from replay."""
-        return "replay"
 
     def init(self, spec: EnvSpec, key: PRNGKeyArray) -> State:
         """ELU networks with He-normal weights, targets equal to them."""

@@ -20,7 +20,7 @@ from algd.networks.layers import MLP, fan_in_uniform
 from algd.networks.portable import network
 from algd.objectives.advantages import gae
 from algd.objectives.multipliers import AdamState, ProjectedAdam, SmoothedPID, SmoothedPIDState
-from algd.types import Assessment, EnvSpec, Metrics, Mode, Transition
+from algd.types import Assessment, EnvSpec, Metrics, Mode, RolloutOptions, Transition
 
 
 class Actor(eqx.Module):
@@ -105,14 +105,10 @@ class Passes(NamedTuple):
     vc_loss: Float[Array, ""]
 
 
-@dataclass(frozen=True)
-class PPOLag:
+@dataclass(frozen=True, kw_only=True)
+class PPOLag(RolloutOptions):
     """PPO whose advantage is that of the return minus the multiplier times that of the cost."""
 
-    discount: float = 0.99
-    """Discount of the return."""
-    cost_discount: float = 0.99
-    """Discount of the cost."""
     gae_decay: float = 0.95
     """Lambda of the return's generalised advantage estimate."""
     cost_gae_decay: float = 0.95
@@ -164,14 +160,6 @@ class PPOLag:
     """Width of the policy's two hidden layers."""
     critic_hidden: int = 64
     """Width of the values' two hidden layers."""
-
-    rollout_steps: int = 20_000
-    """Environment steps per update, over all copies."""
-
-    @property
-    def data(self) -> Literal["rollout"]:
-        """Learns from the steps just collected."""
-        return "rollout"
 
     def init(self, spec: EnvSpec, key: PRNGKeyArray) -> State:
         """Fresh networks; observations are not normalised before the first update."""

@@ -36,7 +36,7 @@ from algd.objectives.td_targets import (
     polyak_rate,
     td_target,
 )
-from algd.types import Assessment, EnvSpec, Metrics, Mode, Transition
+from algd.types import Assessment, EnvSpec, Metrics, Mode, ReplayOptions, Transition
 
 
 class State(eqx.Module):
@@ -67,8 +67,8 @@ class Draws(NamedTuple):
     members: Int[Array, " picks"]
 
 
-@dataclass(frozen=True)
-class SACLag:
+@dataclass(frozen=True, kw_only=True)
+class SACLag(ReplayOptions):
     """Soft actor-critic under a cost budget.
 
     The defaults are the preset `sac-lag`; its schedule is that of the preset `algd`, so that the
@@ -85,11 +85,6 @@ class SACLag:
     """Strength of the quadratic penalty in the augmented Lagrangian; CAL's convexity c."""
     rescale: bool = False
     """Divide the policy's whole loss by 1 + the multiplier (OmniSafe, FSRL)."""
-
-    discount: float = 0.99
-    """Discount of the return."""
-    cost_discount: float = 0.99
-    """Discount of the cost."""
 
     cost_ensemble: int = 6
     """M, members of the cost ensemble."""
@@ -148,23 +143,6 @@ class SACLag:
     """Width of the policy's two hidden layers."""
     critic_hidden: int = 128
     """Width of the critics' two hidden layers."""
-
-    batch_size: int = 128
-    """Transitions per gradient round."""
-    replay_size: int = 1_000_000
-    """Transitions kept."""
-    prefill: int = 1_000
-    """Environment steps with the untrained policy before the first gradient round; counted."""
-    updates_per_step: float = 1.0
-    """Gradient rounds per environment step."""
-    throttle: int = 0
-    """If positive, skip training while this epoch's rounds exceed throttle * all steps so far; an
-    epoch is one episode length."""
-
-    @property
-    def data(self) -> Literal["replay"]:
-        """Learns from replay."""
-        return "replay"
 
     def init(self, spec: EnvSpec, key: PRNGKeyArray) -> State:
         """Networks with targets equal to them."""

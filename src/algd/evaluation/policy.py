@@ -13,8 +13,9 @@ from jaxtyping import Array, Bool, Float
 from algd.evaluation.acting import CANDIDATES, act, assess
 from algd.export import files
 from algd.networks.numpy_policy import NumpyPolicy
+from algd.networks.portable import Portable
 from algd.runs.checkpoint import read_snapshot
-from algd.types import Choice, EnvSpec, Mode, UserError
+from algd.types import Algorithm, Choice, EnvSpec, Mode, UserError
 
 CHOICES = get_args(Choice)
 
@@ -39,7 +40,7 @@ class Policy:
     The random numbers of sampled actions follow from `seed` and the calls so far.
     """
 
-    def __init__(self, algorithm: Any, state: Any, spec: EnvSpec, seed: int = 0) -> None:
+    def __init__(self, algorithm: Algorithm, state: Any, spec: EnvSpec, seed: int = 0) -> None:
         self.algorithm, self.state, self.spec, self.seed = algorithm, state, spec, seed
         self._key = jax.random.key(seed)
         self._calls = 0
@@ -47,7 +48,7 @@ class Policy:
     @cached_property
     def portable(self) -> NumpyPolicy:
         """The same policy in plain NumPy, which answers a single observation sooner than JAX."""
-        if not hasattr(self.algorithm, "portable"):
+        if not isinstance(self.algorithm, Portable):
             raise UserError(f"{type(self.algorithm).__name__} has no form in plain NumPy.")
         return NumpyPolicy(self.algorithm.portable(self.state), self.seed)
 
@@ -126,7 +127,7 @@ class Policy:
         return array
 
     def _actions(self, array: np.ndarray, mode: Choice, candidates: int) -> np.ndarray:
-        alone = array.ndim == 1 and hasattr(self.algorithm, "portable")
+        alone = array.ndim == 1 and isinstance(self.algorithm, Portable)
         if alone and (mode != "best" or self.portable.data.critics is not None):
             try:
                 return self.portable.predict(array, mode, candidates)

@@ -18,7 +18,7 @@ from algd.sweeps.execution import confirm, execute, plan, print_plan
 from algd.sweeps.executors import Workers
 from algd.sweeps.plan import Job, check_environments, job, without_duplicates
 from algd.sweeps.results import Row, row, write_csv
-from algd.types import UserError
+from algd.types import Algorithm, UserError
 
 SAFETY_GYM = ("PointButton1", "PointButton2", "CarButton1", "CarButton2", "PointPush1")
 VELOCITY = ("HalfCheetahVelocity", "HopperVelocity", "AntVelocity", "HumanoidVelocity")
@@ -117,7 +117,7 @@ def trials(
 
 def tiny(preset_name: str) -> dict[str, Any]:
     """The small sizes that a preset knows."""
-    algorithm: Any = preset(preset_name)
+    algorithm: Algorithm = preset(preset_name)
     known = {field.name for field in dataclasses.fields(algorithm)}
     return {name: size for name, size in TINY.items() if name in known}
 

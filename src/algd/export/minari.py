@@ -14,16 +14,18 @@ from gymnasium.envs.registration import EnvSpec
 from jaxtyping import Float, Int
 
 from algd import envs
+from algd.runs.checkpoint import newest_checkpoint, read_pieces
 from algd.runs.config import (
     Settings,
     kept_transitions,
     parse_config,
     parse_options,
+    spec_of,
     with_environment,
 )
 from algd.runs.directory import Run
-from algd.runs.files import DamagedFile, read_arrays
-from algd.types import UserError
+from algd.runs.files import DamagedFile
+from algd.types import ReplayOptions, UserError
 
 Rows = dict[str, np.ndarray]
 
@@ -32,30 +34,20 @@ def stored_transitions(run: Run) -> tuple[Rows, int, int]:
     """What the newest checkpoint's buffer holds, oldest first; the number of the first transition
     among all that were ever stored; and how many steps were dropped."""
     settings, algorithm, name = parse_config(run.config())
-    if algorithm.data != "replay":
+    kept = kept_transitions(settings, algorithm)
+    if not isinstance(algorithm, ReplayOptions):
         raise UserError(
             f"{run.directory} was trained with {name}, which keeps no replay buffer: "
             "there are no transitions to write."
         )
-    _, arrays, _ = run.newest_checkpoint()
-    stored = int(arrays["stored"])
-    first = max(stored - kept_transitions(settings, algorithm), 0)
-    parts: list[Rows] = []
-    reached = first
+    held, _ = newest_checkpoint(run)
     try:
-        for begin, end, path in run.pieces():
-            if end <= reached or begin > reached or end > stored:
-                continue
-            piece = read_arrays(path)
-            rows = {n.removeprefix("replay."): x[reached - begin :] for n, x in piece.items()}
-            parts.append(rows)
-            reached = end
+        rows, first = read_pieces(run, held.stored, kept)
     except DamagedFile as error:
         raise UserError(f"The replay buffer cannot be read: {error}.") from error
-    if reached != stored or not parts:
-        raise UserError(f"{run.directory}/replay lacks the transitions from {reached} to {stored}.")
-    whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    return whole, first, int(arrays["tally/own/dropped"][0])
+    if not rows:
+        raise UserError(f"{run.directory} has stored no transitions yet.")
+    return rows, first, int(held.statistics["dropped"])
 
 
 def episodes_of(rows: Rows, first: int, envs: int, dropped: int) -> list[Int[np.ndarray, " steps"]]:
@@ -134,8 +126,8 @@ def write_dataset(
                 infos=_infos(part, names),
             )
         )
-    state = run.newest_checkpoint()[1]
-    low, high = state["state.low"], state["state.high"]
+    spec = spec_of(run.config())
+    low, high = np.array([spec.action_low, spec.action_high], np.float32)
     stem = f"{''.join(c if c.isalnum() else '-' for c in settings.env)}/{preset}"
     name = next(n for i in count() if not (directory / (n := f"{stem}-v{i}")).exists())
     with _minari_root(directory), warnings.catch_warnings():

@@ -1,12 +1,21 @@
 """From the algorithms' networks to plain arrays."""
 
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from algd.networks.critics import CriticEnsemble
 from algd.networks.layers import MLP, Activation, Linear
-from algd.networks.numpy_policy import Critics, Gaussian, Network, Objective
+from algd.networks.numpy_policy import Critics, Gaussian, Network, Objective, PolicyData
+
+
+@runtime_checkable
+class Portable(Protocol):
+    """An algorithm whose policy has a form in plain NumPy."""
+
+    def portable(self, state: Any) -> PolicyData:
+        """The policy, and its critics if they see actions, as plain arrays."""
+        ...
 
 
 def network(trained: MLP | CriticEnsemble) -> Network:

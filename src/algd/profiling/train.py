@@ -11,6 +11,7 @@ from algd.algorithms import preset
 from algd.runs.config import Settings
 from algd.training import loop
 from algd.training.loop import Progress
+from algd.types import Algorithm, ReplayOptions
 
 PRESETS = ("algd", "algd-code", "cal-quick", "sac-lag", "ppo-lag-small", "hj")
 PHASES = (
@@ -47,11 +48,11 @@ def bench_train(
 
 def profile(name: str, seconds: float, overlap: bool, seeds: int) -> dict[str, Any]:
     """Train for so many seconds behind the compilation."""
-    algorithm: Any = preset(name)
-    if algorithm.data == "replay":
+    algorithm: Algorithm = preset(name)
+    if isinstance(algorithm, ReplayOptions):
         algorithm = dataclasses.replace(algorithm, prefill=200)
     settings = Settings(env=ENV, envs=1, steps=STEPS, overlap=overlap, eval_every=2_000)
-    warm_after = WARM if algorithm.data == "replay" else 2 * algorithm.rollout_steps
+    warm_after = WARM if isinstance(algorithm, ReplayOptions) else 2 * algorithm.kept
     marks: list[tuple[float, Progress]] = []
 
     def report(progress: Progress) -> None:
@@ -73,7 +74,7 @@ def profile(name: str, seconds: float, overlap: bool, seeds: int) -> dict[str, A
     wall = end - start
     spent = {phase: last.spent.get(phase, 0.0) - first.spent.get(phase, 0.0) for phase in PHASES}
     speed = seeds * (last.step - first.step) / wall
-    rounds = speed * algorithm.updates_per_step if algorithm.data == "replay" else None
+    rounds = speed * algorithm.updates_per_step if isinstance(algorithm, ReplayOptions) else None
     return {
         "preset": name,
         "env": ENV,

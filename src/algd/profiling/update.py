@@ -17,7 +17,7 @@ from algd.evaluation.policy import Policy
 from algd.networks.native import library
 from algd.training.replay import Replay
 from algd.training.updates import CPU_OPTIONS, fresh_state, gradient_rounds
-from algd.types import Budget, EnvSpec, Transition
+from algd.types import Algorithm, Budget, EnvSpec, ReplayOptions, Transition
 
 # One round of the authors' objective at the paper's sizes, at two per multiply-add, when the N
 # actions of a state share the state's half of the first layer. A constant: needless work cannot
@@ -71,14 +71,14 @@ def example_batch(spec: EnvSpec, size: int) -> Transition:
     )
 
 
-def at_paper_sizes(algorithm: Any) -> Any:
+def at_paper_sizes(algorithm: Algorithm) -> Any:
     """The same algorithm with the sizes of the paper's tables, where it has them."""
     sizes = {"batch_size": 256, "cost_ensemble": 6, "mc_samples": 6, "critic_hidden": 256}
     fields = {field.name for field in dataclasses.fields(algorithm)}
     return dataclasses.replace(algorithm, **{k: v for k, v in sizes.items() if k in fields})
 
 
-def ten_rounds(algorithm: Any, specs: Sequence[EnvSpec]) -> list[Callable[[], Any]]:
+def ten_rounds(algorithm: Algorithm, specs: Sequence[EnvSpec]) -> list[Callable[[], Any]]:
     """For each task a scan of ten rounds from its initial state, minibatch sampling included."""
     replay = Replay(example_batch(PAPER_SPEC, 10_000), jnp.asarray(10_000, jnp.int32))
     rounds = jax.jit(
@@ -89,7 +89,7 @@ def ten_rounds(algorithm: Any, specs: Sequence[EnvSpec]) -> list[Callable[[], An
     return [lambda state=state: rounds(state, replay, key) for state in states]
 
 
-def round_and_rate(algorithm: Any, turns: int) -> tuple[float, float, float]:
+def round_and_rate(algorithm: Algorithm, turns: int) -> tuple[float, float, float]:
     """Median seconds per round with a slack and with a binding constraint, and the median rate of
     the reference product in GFLOP/s.
 
@@ -107,7 +107,7 @@ def round_and_rate(algorithm: Any, turns: int) -> tuple[float, float, float]:
     return median(by_slack), median(by_binding), gflop / median(by_product)
 
 
-def act_microseconds(algorithm: Any, calls: int = 5_000) -> tuple[float, float]:
+def act_microseconds(algorithm: Algorithm, calls: int = 5_000) -> tuple[float, float]:
     """Median and 99th percentile from the call to the action of one observation."""
     state = algorithm.init(PAPER_SPEC, jax.random.key(0))
     policy = Policy(algorithm, state, PAPER_SPEC)
@@ -125,7 +125,7 @@ def variants(preset_names: tuple[str, ...]) -> Iterator[tuple[str, str, Any]]:
     """Each preset at the paper's sizes, in each precision that it offers."""
     for name in preset_names:
         algorithm = at_paper_sizes(presets()[name])
-        if algorithm.data != "replay":
+        if not isinstance(algorithm, ReplayOptions):
             continue
         yield name, "float32", algorithm
         if hasattr(algorithm, "energy_precision"):

@@ -1,48 +1,241 @@
-"""What a checkpoint holds, by name."""
+"""What a checkpoint and the pieces of a replay buffer hold; every name in these files is used here
+alone.
 
+learner/...      the algorithm's state, a name for each leaf
+env/...          the environments
+statistics/...   sums over episodes and updates
+rollout/...      steps that the next on-policy update will take
+pending/...      the step that is still to be learnt from, with overlap
+obs, counters, log, stored
+"""
+
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from algd.runs.config import Settings, parse_config
+from algd.runs.config import Settings, parse_config, spec_of
 from algd.runs.directory import Run
-from algd.runs.files import DamagedFile, read_arrays
-from algd.types import Budget, EnvSpec, UserError
+from algd.runs.files import DamagedFile, LogPosition, read_arrays, write_arrays
+from algd.types import Algorithm, EnvSpec, Transition, UserError
+
+Arrays = dict[str, np.ndarray]
 
 
-def to_arrays(tree: Any, prefix: str) -> dict[str, np.ndarray]:
+class Counters(NamedTuple):
+    """How far a run is: environment steps, vector steps, and the gradient rounds of this epoch."""
+
+    step: int = 0
+    iteration: int = 0
+    epoch: int = 0
+    epoch_rounds: int = 0
+
+
+class PendingUpdate(NamedTuple):
+    """A step of every copy that is still to be learnt from.
+
+    `keep` says which copies' transitions may be stored, `rounds` how many gradient rounds they are
+    worth. `cost_so_far` is what each copy's episode has cost, in the budgets' units; where the
+    episode `ended` with this step it is the cost of the whole.
+    """
+
+    fresh: Transition
+    keep: Bool[np.ndarray, "*seeds envs"]
+    cost_so_far: Float[np.ndarray, "*seeds envs constraints"]
+    ended: Bool[np.ndarray, "*seeds envs"]
+    key: PRNGKeyArray
+    rounds: int
+
+
+class Checkpoint(NamedTuple):
+    """One run at one step."""
+
+    learner: Arrays
+    env: Arrays
+    statistics: Arrays
+    rollout: Transition | None
+    pending: PendingUpdate | None
+    obs: Float[np.ndarray, "envs obs"]
+    counters: Counters
+    log: LogPosition
+    stored: int
+
+
+# --- one file ---------------------------------------------------------------------------------
+
+
+def write_checkpoint(run: Run, held: Checkpoint) -> None:
+    """Write one; all but the newest few are dropped."""
+    sections = {
+        "learner": held.learner,
+        "env": held.env,
+        "statistics": held.statistics,
+        "rollout": {} if held.rollout is None else _of_transition(held.rollout),
+        "pending": {} if held.pending is None else _of_pending(held.pending),
+    }
+    arrays = {
+        f"{section}/{name}": value
+        for section, part in sections.items()
+        for name, value in part.items()
+    }
+    arrays |= {
+        "obs": held.obs,
+        "counters": np.array(held.counters, np.int64),
+        "log": np.array(held.log, np.int64),
+        "stored": np.array(held.stored, np.int64),
+    }
+    run.write_checkpoint(held.counters.step, arrays)
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """What is in the file, or `DamagedFile`."""
+    arrays = read_arrays(path)
+
+    def section(name: str) -> Arrays:
+        prefix = f"{name}/"
+        return {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
+
+    try:
+        rollout, pending = section("rollout"), section("pending")
+        return Checkpoint(
+            learner=section("learner"),
+            env=section("env"),
+            statistics=section("statistics"),
+            rollout=_to_transition(rollout) if rollout else None,
+            pending=_to_pending(pending) if pending else None,
+            obs=arrays["obs"],
+            counters=Counters(*(int(x) for x in arrays["counters"])),
+            log=LogPosition(*(int(x) for x in arrays["log"])),
+            stored=int(arrays["stored"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise DamagedFile(f"{path} does not fit this version of algd ({error!r})") from error
+
+
+def newest_checkpoint(run: Run) -> tuple[Checkpoint, list[str]]:
+    """The newest whole one, and what is wrong with newer ones."""
+    complaints: list[str] = []
+    for _, path in reversed(run.checkpoints()):
+        try:
+            return read_checkpoint(path), complaints
+        except DamagedFile as error:
+            complaints.append(str(error))
+    detail = f" ({'; '.join(complaints)})" if complaints else ""
+    raise UserError(f"{run.directory} has no usable checkpoint{detail}.")
+
+
+# --- trees and transitions as named arrays ----------------------------------------------------
+
+
+def to_arrays(tree: Any) -> Arrays:
     """Every leaf under its path in the tree."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return {prefix + jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
+    return {_name(path): np.asarray(leaf) for path, leaf in leaves}
 
 
-def from_arrays(template: Any, arrays: Mapping[str, np.ndarray], prefix: str) -> Any:
+def from_arrays(template: Any, arrays: Mapping[str, np.ndarray]) -> Any:
     """The tree of the template's shape from its named leaves."""
-    leaves, structure = jax.tree_util.tree_flatten_with_path(template)
-    found = []
-    for path, leaf in leaves:
-        name = prefix + jax.tree_util.keystr(path)
-        if name not in arrays:
-            raise DamagedFile(f"the checkpoint lacks {name}: its settings are not this run's")
-        array = arrays[name]
-        if array.shape != leaf.shape or array.dtype != leaf.dtype:
-            raise DamagedFile(
-                f"{name} is {array.dtype}{list(array.shape)} in the checkpoint, "
-                f"but {leaf.dtype}{list(leaf.shape)} by the settings"
-            )
-        found.append(jax.numpy.asarray(array))
-    return jax.tree_util.tree_unflatten(structure, found)
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: jnp.asarray(leaf_from_arrays(path, leaf, arrays)), template
+    )
+
+
+def leaf_from_arrays(path: Any, like: Any, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+    """The leaf at this path, if it has the shape and type that are asked for."""
+    name = _name(path)
+    if name not in arrays:
+        raise DamagedFile(f"the checkpoint lacks {name}: its settings are not this run's")
+    array = arrays[name]
+    if array.shape != like.shape or array.dtype != like.dtype:
+        raise DamagedFile(
+            f"{name} is {array.dtype}{list(array.shape)} in the checkpoint, "
+            f"but {like.dtype}{list(like.shape)} by the settings"
+        )
+    return array
+
+
+def _name(path: Any) -> str:
+    return jax.tree_util.keystr(path).removeprefix(".")
+
+
+def _of_transition(transition: Transition) -> Arrays:
+    fields = {f.name: getattr(transition, f.name) for f in dataclasses.fields(transition)}
+    extras = fields.pop("extras")
+    named = fields | {f"extras/{name}": value for name, value in extras.items()}
+    return {name: np.asarray(value) for name, value in named.items()}
+
+
+def _to_transition(arrays: Arrays) -> Transition:
+    parts: dict[str, Array] = {name: jnp.asarray(value) for name, value in arrays.items()}
+    inside = [name for name in parts if name.startswith("extras/")]
+    extras = {name.removeprefix("extras/"): parts.pop(name) for name in inside}
+    return Transition(**parts, extras=extras)
+
+
+def _of_pending(pending: PendingUpdate) -> Arrays:
+    own = pending._asdict() | {
+        "key": jax.random.key_data(pending.key),
+        "rounds": np.array(pending.rounds, np.int64),
+    }
+    fresh = {f"fresh/{name}": x for name, x in _of_transition(own.pop("fresh")).items()}
+    return {name: np.asarray(x) for name, x in own.items()} | fresh
+
+
+def _to_pending(arrays: Arrays) -> PendingUpdate:
+    fresh = {
+        name.removeprefix("fresh/"): x for name, x in arrays.items() if name.startswith("fresh/")
+    }
+    return PendingUpdate(
+        fresh=_to_transition(fresh),
+        keep=arrays["keep"],
+        cost_so_far=arrays["cost_so_far"],
+        ended=arrays["ended"],
+        key=jax.random.wrap_key_data(jnp.asarray(arrays["key"])),
+        rounds=int(arrays["rounds"]),
+    )
+
+
+# --- the replay buffer in pieces --------------------------------------------------------------
+
+
+def write_piece(run: Run, transitions: Transition, first: int) -> None:
+    """Write transitions; `first` counts those that were stored before them."""
+    last = first + len(transitions.reward)
+    path = run.directory / "replay" / f"{first:012d}-{last:012d}.algd"
+    write_arrays(path, _of_transition(transitions))
+
+
+def read_pieces(run: Run, stored: int, kept: int) -> tuple[Arrays, int]:
+    """The newest `kept` of the first `stored` transitions, oldest first, and the first's number."""
+    first = reached = max(stored - kept, 0)
+    parts: list[Arrays] = []
+    for begin, end, path in run.pieces():
+        if end <= reached or begin > reached or end > stored:
+            continue
+        parts.append({name: x[reached - begin :] for name, x in read_arrays(path).items()})
+        reached = end
+    if reached != stored:
+        raise DamagedFile(
+            f"{run.directory}/replay lacks the transitions from {reached} to {stored}"
+        )
+    names = parts[0] if parts else {}
+    return {name: np.concatenate([part[name] for part in parts]) for name in names}, first
+
+
+# --- what a run has learnt ---------------------------------------------------------------------
 
 
 class Snapshot(NamedTuple):
-    """A run's settings and the state of one of its checkpoints."""
+    """A run's settings and the algorithm's state at one of its checkpoints."""
 
     directory: Path
     settings: Settings
-    algorithm: Any
+    algorithm: Algorithm
     preset: str
     spec: EnvSpec
     state: Any
@@ -56,31 +249,22 @@ def read_snapshot(directory: str | Path, step: int | None = None) -> Snapshot:
     config = run.config()
     settings, algorithm, name = parse_config(config)
     try:
-        step, arrays, complaints = run.newest_checkpoint() if step is None else _at(run, step)
-        spec = spec_from_state(config, arrays)
+        if step is None:
+            held, complaints = newest_checkpoint(run)
+        else:
+            held, complaints = read_checkpoint(_path_of(run, step)), []
+        spec = spec_of(config)
         template = jax.eval_shape(lambda: algorithm.init(spec, jax.random.key(0)))
-        state = from_arrays(template, arrays, "state")
+        state = from_arrays(template, held.learner)
     except (DamagedFile, KeyError) as error:
         raise UserError(f"{directory} cannot be loaded: {error}.") from error
-    return Snapshot(run.directory, settings, algorithm, name, spec, state, step, complaints)
+    return Snapshot(
+        run.directory, settings, algorithm, name, spec, state, held.counters.step, complaints
+    )
 
 
-def _at(run: Run, step: int) -> tuple[int, dict[str, np.ndarray], list[str]]:
+def _path_of(run: Run, step: int) -> Path:
     path = dict(run.checkpoints()).get(step)
     if path is None:
         raise UserError(f"{run.directory} no longer has its checkpoint of step {step}.")
-    return step, read_arrays(path), []
-
-
-def spec_from_state(config: dict[str, Any], arrays: dict[str, np.ndarray]) -> EnvSpec:
-    """The spaces and budgets of a run, without making its environment."""
-    budgets = tuple(Budget(**budget) for budget in config["budgets"])
-    low, high = arrays["state.low"], arrays["state.high"]
-    obs_size = arrays["obs"].shape[1]
-    return EnvSpec(
-        obs_size,
-        tuple(float(x) for x in low),
-        tuple(float(x) for x in high),
-        budgets,
-        config["horizon"],
-    )
+    return path

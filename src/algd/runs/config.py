@@ -16,7 +16,7 @@ from algd.algorithms import preset
 from algd.networks.native import library
 from algd.runs.files import available_memory
 from algd.runs.validation import check_fields, check_hyperparameters
-from algd.types import Budget, CostVectorEnv, EnvSpec, UserError
+from algd.types import Algorithm, Budget, CostVectorEnv, EnvSpec, ReplayOptions, UserError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,7 +118,7 @@ def with_environment(settings: Settings, env: str | None, trust: bool = False) -
     return dataclasses.replace(settings, env=env)
 
 
-def check(settings: Settings, algorithm: Any) -> None:
+def check(settings: Settings, algorithm: Algorithm) -> None:
     """Refuse what cannot be trained, before anything is made or written."""
     check_fields(settings)
     check_hyperparameters(algorithm)
@@ -128,26 +128,25 @@ def check(settings: Settings, algorithm: Any) -> None:
             "(XLA_FLAGS=--xla_force_host_platform_device_count=4 makes four out of a CPU.)"
         )
     if settings.devices > 1 and (
-        algorithm.data != "replay" or algorithm.batch_size % settings.devices
+        not isinstance(algorithm, ReplayOptions) or algorithm.batch_size % settings.devices
     ):
         raise UserError(
             "Several devices share out the minibatches of algorithms that learn from replay; "
             "--batch-size must be a multiple of --devices."
         )
-    if algorithm.data == "replay" and algorithm.replay_size < settings.envs:
+    if isinstance(algorithm, ReplayOptions) and algorithm.replay_size < settings.envs:
         raise UserError(
             f"--replay-size must be at least the {settings.envs} of --envs, "
             f"not {algorithm.replay_size}."
         )
 
 
-def kept_transitions(settings: Settings, algorithm: Any) -> int:
+def kept_transitions(settings: Settings, algorithm: Algorithm) -> int:
     """How many transitions are held at a time; no run needs more of them than it has steps."""
-    wanted = algorithm.replay_size if algorithm.data == "replay" else algorithm.rollout_steps
-    return min(wanted, settings.steps + settings.envs)
+    return min(algorithm.kept, settings.steps + settings.envs)
 
 
-def check_memory(spec: EnvSpec, slots: int, algorithm: Any) -> None:
+def check_memory(spec: EnvSpec, slots: int, algorithm: Algorithm) -> None:
     """Refuse transitions or networks that do not fit, with the size they would need."""
     floats = 2 * spec.obs_size + spec.action_size + 1 + 2 * len(spec.budgets)
     state = jax.eval_shape(lambda: algorithm.init(spec, jax.random.key(0)))
@@ -169,7 +168,7 @@ def check_memory(spec: EnvSpec, slots: int, algorithm: Any) -> None:
             )
 
 
-def describe(settings: Settings, algorithm: Any, name: str, spec: EnvSpec) -> dict[str, Any]:
+def describe(settings: Settings, algorithm: Algorithm, name: str, spec: EnvSpec) -> dict[str, Any]:
     """Everything that determines a run, ready for config.json."""
     versions = {package: version(package) for package in ("algd", "jax", "numpy", "mujoco")}
     return {
@@ -178,6 +177,9 @@ def describe(settings: Settings, algorithm: Any, name: str, spec: EnvSpec) -> di
         "hyperparameters": dataclasses.asdict(algorithm),
         "budgets": [dataclasses.asdict(budget) for budget in spec.budgets],
         "horizon": spec.horizon,
+        "obs_size": spec.obs_size,
+        "action_low": spec.action_low,
+        "action_high": spec.action_high,
         "versions": versions,
         # Sums are ordered differently by XLA and by code of our own.
         "native": library.available(),
@@ -196,6 +198,17 @@ def parse_config(config: dict[str, Any]) -> tuple[Settings, Any, str]:
         return settings, algorithm, config["preset"]
     except (KeyError, TypeError, UserError) as error:
         raise UserError(f"The settings do not fit this version of algd: {error}") from error
+
+
+def spec_of(config: dict[str, Any]) -> EnvSpec:
+    """The spaces and budgets of a run, without making its environment."""
+    return EnvSpec(
+        config["obs_size"],
+        tuple(config["action_low"]),
+        tuple(config["action_high"]),
+        tuple(Budget(**budget) for budget in config["budgets"]),
+        config["horizon"],
+    )
 
 
 def check_config(config: dict[str, Any]) -> Settings:

@@ -26,7 +26,6 @@ from algd.runs.files import (
     LogPosition,
     drop_torn_line,
     flush_names,
-    read_arrays,
     read_record,
     read_whole,
     unseal,
@@ -137,17 +136,6 @@ class Run:
         write_arrays(self.directory / "checkpoints" / f"step-{step:09d}.algd", arrays)
         for _, path in self.checkpoints()[:-KEEP]:
             path.unlink()
-
-    def newest_checkpoint(self) -> tuple[int, dict[str, np.ndarray], list[str]]:
-        """The newest whole checkpoint, and what is wrong with newer ones."""
-        complaints: list[str] = []
-        for step, path in reversed(self.checkpoints()):
-            try:
-                return step, read_arrays(path), complaints
-            except DamagedFile as error:
-                complaints.append(str(error))
-        detail = f" ({'; '.join(complaints)})" if complaints else ""
-        raise UserError(f"{self.directory} has no usable checkpoint{detail}.")
 
     def forget_after(self, step: int, stored: int) -> None:
         """Clear away what a stopped process left behind the checkpoint that is gone on from.

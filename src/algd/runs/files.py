@@ -20,7 +20,8 @@ import numpy as np
 
 from algd.types import UserError
 
-FORMAT = 1
+# Of records (settings, progress) and of arrays (checkpoints, pieces of a replay buffer).
+RECORD_FORMAT, FORMAT = 1, 2
 MAGIC = b"ALGD"
 # No record of settings or of progress comes near it.
 LARGEST_RECORD = 2**20
@@ -87,7 +88,7 @@ def read_whole(path: Path, most: int | None = None) -> bytes:
 
 def write_record(path: Path, record: Mapping[str, Any]) -> None:
     """A JSON object with a format version and a checksum."""
-    record = {"format": FORMAT, **record}
+    record = {"format": RECORD_FORMAT, **record}
     text = json.dumps({**record, "checksum": _checksum(record)}, indent=2, allow_nan=False)
     write_atomically(path, text.encode())
 
@@ -101,8 +102,8 @@ def read_record(path: Path) -> dict[str, Any]:
         raise DamagedFile(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedFile(f"{path} is damaged; restore it from a copy") from error
-    if version != FORMAT:
-        raise DamagedFile(f"{path} has the format {version!r}; this version reads {FORMAT}")
+    if version != RECORD_FORMAT:
+        raise DamagedFile(f"{path} has the format {version!r}; this version reads {RECORD_FORMAT}")
     if stated != _checksum(record):
         raise DamagedFile(f"{path} is damaged or was edited: its checksum differs")
     return record
@@ -136,8 +137,8 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     version = int.from_bytes(head[4:8], "little")
     if version != FORMAT:
         raise DamagedFile(
-            f"{path} has the format {version} (or its beginning is damaged); "
-            f"this version of algd reads format {FORMAT}"
+            f"{path} has the format {version} (or its beginning is damaged); this version of algd "
+            f"reads format {FORMAT}{': go on with the version that wrote it' * (version == 1)}"
         )
     if hashlib.blake2b(head + payload, digest_size=32).digest() != digest:
         raise DamagedFile(f"{path} is damaged: its checksum does not fit")

@@ -5,6 +5,7 @@ import json
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,8 +17,10 @@ from algd.runs.directory import KEEP, Run
 from algd.runs.files import LARGEST_RECORD, read_whole, write_atomically
 from algd.sweeps.executors import answer, start
 from algd.sweeps.plan import Job
-from algd.training.trainer import Trainer
-from algd.types import UserError
+from algd.training import state as training_state
+from algd.training.state import Setup, TrainState
+from algd.training.steps import evaluate, iterate
+from algd.types import Algorithm, ReplayOptions, RolloutOptions, UserError
 
 # Iterations until every program is compiled.
 WARM_UP = 6
@@ -53,40 +56,45 @@ def measure(job: Job, cache: str | None, seconds: float = 2.0, repeats: int = 3)
     algorithm = _without_warm_up(job)
     environments = make_envs(job.settings, job.settings.envs)
     with tempfile.TemporaryDirectory() as folder:
-        trainer = Trainer(job.settings, algorithm, Run(Path(folder)), environments)
-        trainer.obs = environments.reset(job.settings.seed)
-        rollout = getattr(algorithm, "rollout_steps", 0) if algorithm.data == "rollout" else 0
+        setup = Setup(job.settings, algorithm, environments.spec, (Run(Path(folder)),))
+        state = training_state.start(setup, [environments])
+        rollout = algorithm.rollout_steps if isinstance(algorithm, RolloutOptions) else 0
         # Twice around: the second pass meets every program compiled.
-        iterations = max(-(-2 * rollout // job.settings.envs), WARM_UP)
-        for _ in range(iterations):
-            trainer.iterate()
-        per_step = [_seconds_per_step(trainer, rollout, seconds / repeats) for _ in range(repeats)]
-        trainer.eval_row()
-        per_evaluation = [_processor_seconds(trainer.eval_row) for _ in range(repeats)]
+        for _ in range(max(-(-2 * rollout // job.settings.envs), WARM_UP)):
+            state = iterate(setup, state)
+        per_step: list[float] = []
+        for _ in range(repeats):
+            state, spent = _seconds_per_step(setup, state, rollout, seconds / repeats)
+            per_step.append(spent)
+        evaluate(setup, state)
+        judge = partial(evaluate, setup, state)
+        per_evaluation = [_processor_seconds(judge) for _ in range(repeats)]
     return Speed(per_step, per_evaluation)
 
 
-def _without_warm_up(job: Job) -> Any:
+def _without_warm_up(job: Job) -> Algorithm:
     algorithm = job.algorithm
-    if algorithm.data == "replay":
+    if isinstance(algorithm, ReplayOptions):
         return dataclasses.replace(algorithm, prefill=job.settings.envs, throttle=0)
     # A few minibatches are enough, and must be whole vector steps.
     shortest = -(-4 * getattr(algorithm, "minibatch", 64) // job.settings.envs)
     return dataclasses.replace(
-        algorithm, rollout_steps=min(algorithm.rollout_steps, shortest * job.settings.envs)
+        algorithm, rollout_steps=min(algorithm.kept, shortest * job.settings.envs)
     )
 
 
-def _seconds_per_step(trainer: Trainer, rollout: int, at_least: float) -> float:
+def _seconds_per_step(
+    setup: Setup, state: TrainState, rollout: int, at_least: float
+) -> tuple[TrainState, float]:
     """Over whole rollouts where the algorithm learns from these."""
-    stride = max(rollout // trainer.settings.envs, 1)
-    before, clock, wall = trainer.step, time.process_time(), time.monotonic()
-    while time.monotonic() - wall < at_least or trainer.step == before:
+    stride = max(rollout // setup.settings.envs, 1)
+    before, clock, wall = state.step, time.process_time(), time.monotonic()
+    while time.monotonic() - wall < at_least or state.step == before:
         for _ in range(stride):
-            trainer.iterate()
+            state = iterate(setup, state)
     # What is still being computed belongs to these steps.
-    jax.block_until_ready(trainer.state)
-    return (time.process_time() - clock) / (trainer.step - before)
+    jax.block_until_ready(state.learner)
+    return state, (time.process_time() - clock) / (state.step - before)
 
 
 def _processor_seconds(work: Callable[[], Any]) -> float:
@@ -150,5 +158,9 @@ def disk_bytes(job: Job) -> int:
     leaves = jax.tree.leaves(state)
     networks = sum(leaf.size * leaf.dtype.itemsize + BYTES_PER_ARRAY for leaf in leaves)
     floats = 2 * spec.obs_size + spec.action_size + 1 + 2 * len(spec.budgets)
-    kept = kept_transitions(job.settings, job.algorithm) if job.algorithm.data == "replay" else 0
+    kept = (
+        kept_transitions(job.settings, job.algorithm)
+        if isinstance(job.algorithm, ReplayOptions)
+        else 0
+    )
     return KEEP * networks + kept * (4 * floats + 3)

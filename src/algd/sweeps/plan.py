@@ -13,7 +13,7 @@ from algd.algorithms import preset
 from algd.runs.config import Settings, check, make_envs, parse_config
 from algd.runs.directory import Run, directory_name
 from algd.runs.validation import check_fields, fitted_fields
-from algd.types import UserError, nearest
+from algd.types import Algorithm, UserError, nearest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Job:
 
     directory: Path
     settings: Settings
-    algorithm: Any
+    algorithm: Algorithm
     preset: str
     episodes: int = 100
 
@@ -93,7 +93,7 @@ def job(
 @functools.cache
 def _configured(preset_name: str, chosen: tuple[tuple[str, Any], ...]) -> tuple[Settings, Any]:
     """A run of the preset with these settings, checked; the many seeds of a sweep share it."""
-    algorithm: Any = preset(preset_name)
+    algorithm: Algorithm = preset(preset_name)
     of_run = get_type_hints(Settings)
     known = (of_run.keys() - {"env", "seed"}) | {f.name for f in dataclasses.fields(algorithm)}
     run_values, preset_values = {}, {}

@@ -13,7 +13,7 @@ from algd.runs.directory import Run
 from algd.runs.files import write_atomically
 from algd.sweeps.job import last_beat, last_evaluation
 from algd.sweeps.plan import shown
-from algd.types import UserError
+from algd.types import Algorithm, UserError
 
 Row = dict[str, Any]
 
@@ -65,7 +65,7 @@ def _row(run: Run, judged: dict[str, Any]) -> Row:
     return values
 
 
-def overrides(settings: Settings, algorithm: Any, name: str) -> str:
+def overrides(settings: Settings, algorithm: Algorithm, name: str) -> str:
     """What differs from the preset and from the usual settings of a run."""
     usual = Settings(env=settings.env, seed=settings.seed, steps=settings.steps)
     pairs = ((settings, usual), (algorithm, preset(name)))

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 
 from algd.networks.native import library
-from algd.runs.checkpoint import Snapshot, read_snapshot
+from algd.runs.checkpoint import Snapshot
 from algd.runs.config import (
     Settings,
     check,
@@ -24,12 +24,13 @@ from algd.runs.config import (
     with_environment,
 )
 from algd.runs.directory import Run, create_run
-from algd.runs.files import DamagedFile, LogPosition, read_arrays
+from algd.runs.files import LogPosition
 from algd.runs.metrics_log import MetricsLog
-from algd.training.seeds import SeedBatch
-from algd.training.trainer import Trainer
-from algd.training.warm_start import check_fits, warm_start
-from algd.types import UserError, command
+from algd.training.checkpointing import load_newest, save
+from algd.training.state import Setup, TrainState, start
+from algd.training.steps import evaluate, iterate, train_rows
+from algd.training.warm_start import check_fits
+from algd.types import Algorithm, UserError, command
 
 
 class Progress(NamedTuple):
@@ -48,7 +49,7 @@ Report = Callable[[Progress], None]
 
 def train(
     settings: Settings,
-    algorithm: Any,
+    algorithm: Algorithm,
     name: str,
     directory: Path,
     report: Report = lambda progress: None,
@@ -58,57 +59,44 @@ def train(
 
     It starts from fresh networks, or from what another run has learnt.
     """
-    check(settings, algorithm)
-    environments = make_envs(settings, settings.envs)
-    check_memory(environments.spec, kept_transitions(settings, algorithm), algorithm)
-    if start_from is not None:
-        # Refuse what does not fit before there is a directory.
-        fresh = jax.eval_shape(lambda: algorithm.init(environments.spec, jax.random.key(0)))
-        check_fits(start_from, algorithm, fresh, settings.env, environments.spec)
-    run = create_run(directory)
-    with run.lock():
-        trainer = Trainer(settings, algorithm, run, environments)
-        trainer.obs = environments.reset(settings.seed)
-        config = describe(settings, algorithm, name, environments.spec)
-        if start_from is not None:
-            trainer.state = warm_start(start_from, trainer.state)
-            origin = {"run": str(start_from.directory.absolute()), "step": start_from.step}
-            config["started_from"] = origin
-        with run.writing():
-            run.write_config(config)
-        _loop([trainer], [LogPosition()], report, trainer.iterate)
-    return run
+    return train_seeds(settings, algorithm, name, [directory], report, start_from)[0]
 
 
 def train_seeds(
     settings: Settings,
-    algorithm: Any,
+    algorithm: Algorithm,
     name: str,
     directories: Sequence[Path],
     report: Report = lambda progress: None,
+    start_from: Snapshot | None = None,
 ) -> list[Run]:
     """Train as many runs as there are directories in one program, with the seeds from
     `settings.seed` on; each is a run of its own, to be evaluated and continued like any other."""
     check(settings, algorithm)
-    if settings.overlap or settings.devices > 1:
+    if len(directories) > 1 and (settings.overlap or settings.devices > 1):
         raise UserError("--seeds goes with neither --overlap nor --devices.")
-    check(dataclasses.replace(settings, seed=settings.seed + len(directories) - 1), algorithm)
-    each = [dataclasses.replace(settings, seed=settings.seed + i) for i in range(len(directories))]
+    seeds = range(settings.seed, settings.seed + len(directories))
+    each = [dataclasses.replace(settings, seed=seed) for seed in seeds]
+    check(each[-1], algorithm)
     environments = [make_envs(mine, mine.envs) for mine in each]
     spec = environments[0].spec
     check_memory(spec, len(each) * kept_transitions(settings, algorithm), algorithm)
+    origin = {}
+    if start_from is not None:
+        # Refuse what does not fit before there is a directory.
+        fresh = jax.eval_shape(lambda: algorithm.init(spec, jax.random.key(0)))
+        check_fits(start_from, algorithm, fresh, settings.env, spec)
+        source = {"run": str(start_from.directory.absolute()), "step": start_from.step}
+        origin = {"started_from": source}
     runs = [create_run(directory) for directory in directories]
-    trainers = []
     with ExitStack() as stack:
-        for mine, run, copies in zip(each, runs, environments, strict=True):
+        for mine, run in zip(each, runs, strict=True):
             stack.enter_context(run.lock())
-            trainer = Trainer(mine, algorithm, run, copies)
-            trainer.obs = copies.reset(mine.seed)
-            trainers.append(trainer)
             with run.writing():
-                run.write_config(describe(mine, algorithm, name, spec))
-        together = SeedBatch(trainers)
-        _loop(trainers, [LogPosition()] * len(trainers), report, together.iterate, together.settle)
+                run.write_config(describe(mine, algorithm, name, spec) | origin)
+        setup = Setup(settings, algorithm, spec, tuple(runs))
+        state = start(setup, environments, start_from)
+        _loop(setup, state, [LogPosition()] * len(runs), report)
     return runs
 
 
@@ -149,12 +137,9 @@ def resume(
                     f"{described[part]} instead of {config[part]}."
                 )
         check_memory(environments.spec, kept_transitions(settings, algorithm), algorithm)
-        trainer = Trainer(settings, algorithm, run, environments)
+        setup = Setup(settings, algorithm, environments.spec, (run,))
         origin = config.get("started_from")
-        if origin and not run.checkpoints():
-            source = read_snapshot(origin["run"], origin["step"])
-            trainer.state = warm_start(source, trainer.state)
-        mark, notes = restore_newest(trainer)
+        state, position, notes = load_newest(setup, environments, origin)
         if not environments.exact_state:
             notes.append(
                 f"{settings.env} cannot save its state: the copies start fresh episodes, so the "
@@ -169,105 +154,69 @@ def resume(
         for note in notes:
             tell(note)
         with run.writing():
-            run.forget_after(trainer.step, trainer.stored)
+            run.forget_after(state.step, state.stored[0])
             run.write_config(described | ({"started_from": origin} if origin else {}))
-        _loop([trainer], [mark], report, trainer.iterate)
+        _loop(setup, state, [position], report)
     return run, notes
 
 
-def restore_newest(trainer: Trainer) -> tuple[LogPosition, list[str]]:
-    """Bring the trainer to the newest state that is whole; nothing on the disk is changed.
-
-    Returns the mark in metrics.jsonl that belongs to the state, and what the user should know.
-    """
-    run = trainer.run
-    notes: list[str] = []
-    for _, path in reversed(run.checkpoints()):
-        try:
-            mark = trainer.restore(read_arrays(path))
-        except DamagedFile as error:
-            notes.append(f"{path.name} is not used: {error}.")
-            continue
-        if trainer.step and not mark.size:
-            notes.append(f"metrics.jsonl is missing: its rows begin at step {trainer.step}.")
-        return mark, notes
-    if not notes and not (run.metrics_path.exists() and run.metrics_path.stat().st_size):
-        # The first checkpoint comes before the first row: nothing is lost.
-        trainer.obs = trainer.envs.reset(trainer.settings.seed)
-        return LogPosition(), ["The run had no checkpoint yet: it starts again from the beginning."]
-    found = " ".join(notes) or "there is none."
-    raise UserError(
-        f"{run.directory} has no usable checkpoint: {found} Restore its files from a copy. "
-        "If only metrics.jsonl is damaged, the run can go on without the rows it had: delete it."
-    )
-
-
 def _loop(
-    trainers: Sequence[Trainer],
-    marks: Sequence[LogPosition],
-    report: Report,
-    iterate: Callable[[], None],
-    settle: Callable[[], None] = lambda: None,
-) -> None:
-    """Iterate to the last step, or to a signal; leave checkpoints and rows behind.
-
-    The trainers go in step. `settle` is called before anyone looks at their states.
-    """
-    first, settings = trainers[0], trainers[0].settings
-    started_at, start = first.step, time.perf_counter()
+    setup: Setup, state: TrainState, positions: Sequence[LogPosition], report: Report
+) -> TrainState:
+    """Iterate to the last step, or to a signal; leave checkpoints and rows behind."""
+    settings, clock = setup.settings, setup.clock
+    started_at, begun = state.step, time.perf_counter()
 
     with ExitStack() as stack:
         signals = stack.enter_context(stop_on_signal())
-        journals = [
-            stack.enter_context(closing(MetricsLog(trainer.run, mark, trainer.step)))
-            for trainer, mark in zip(trainers, marks, strict=True)
+        logs = [
+            stack.enter_context(closing(MetricsLog(run, position, state.step)))
+            for run, position in zip(setup.runs, positions, strict=True)
         ]
-        pairs = list(zip(trainers, journals, strict=True))
 
         def show() -> None:
-            seconds = time.perf_counter() - start
-            latest, spent = journals[0].latest, dict(first.clock.seconds)
-            report(Progress(first.step, settings.steps, started_at, seconds, latest, spent))
+            seconds = time.perf_counter() - begun
+            latest, spent = logs[0].latest, dict(clock.seconds)
+            report(Progress(state.step, settings.steps, started_at, seconds, latest, spent))
 
-        def save() -> None:
-            settle()
-            for trainer, journal in pairs:
-                with trainer.clock("checkpointing"):
-                    trainer.save(journal.flush())
+        def saved() -> TrainState:
+            with clock("checkpointing"):
+                return save(setup, state, [log.flush() for log in logs])
 
-        def assess() -> None:
-            settle()
-            for trainer, journal in pairs:
-                with trainer.clock("evaluation"):
-                    journal.write(trainer.eval_row())
+        def judge() -> None:
+            with clock("evaluation"):
+                for log, row in zip(logs, evaluate(setup, state), strict=True):
+                    log.write(row)
 
-        if first.step == 0:
+        if state.step == 0:
             # Before the first row, so that there is always something to go on from.
-            save()
-            assess()
-        while first.step < settings.steps and not signals:
-            before = first.step
-            iterate()
-            due = lambda every: first.step // every > before // every  # noqa: B023, E731
+            state = saved()
+            judge()
+        while state.step < settings.steps and not signals:
+            before = state.step
+            state = iterate(setup, state)
+            due = lambda every: state.step // every > before // every  # noqa: B023, E731
             if due(settings.log_every):
-                for trainer, journal in pairs:
-                    with trainer.clock("logging"):
-                        journal.write(trainer.train_row())
-                        speed = (first.step - started_at) / (time.perf_counter() - start)
-                        journal.write_speed(first.step, speed)
+                with clock("logging"):
+                    state, rows = train_rows(setup, state)
+                    speed = (state.step - started_at) / (time.perf_counter() - begun)
+                    for log, row in zip(logs, rows, strict=True):
+                        log.write(row)
+                        log.write_speed(state.step, speed)
             if due(settings.eval_every):
-                assess()
+                judge()
             if due(settings.checkpoint_every):
-                save()
-            with first.clock("logging"):
+                state = saved()
+            with clock("logging"):
                 show()
-        save()
-        # Rows past the checkpoint's mark: a continued run takes them back.
-        if not signals and first.step % settings.eval_every:
-            assess()
+        state = saved()
+        # Rows past the checkpoint's position: a continued run takes them back.
+        if not signals and state.step % settings.eval_every:
+            judge()
         show()
     if signals:
-        raise Interrupted([trainer.run.directory for trainer in trainers], first.step)
+        raise Interrupted([run.directory for run in setup.runs], state.step)
+    return state
 
 
 @contextmanager

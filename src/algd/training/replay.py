@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
-from algd.types import Transition
+from algd.types import EnvSpec, Transition
 
 
 class Replay(eqx.Module):
@@ -14,6 +14,23 @@ class Replay(eqx.Module):
 
     data: Transition
     added: Int[Array, ""]
+
+
+def example(spec: EnvSpec) -> Transition:
+    """A transition of a task, to show its shapes."""
+    constraints = jnp.zeros(len(spec.budgets))
+    return Transition(
+        obs=jnp.zeros(spec.obs_size),
+        action=jnp.zeros(spec.action_size),
+        reward=jnp.zeros(()),
+        cost=constraints,
+        next_obs=jnp.zeros(spec.obs_size),
+        terminated=jnp.zeros((), bool),
+        truncated=jnp.zeros((), bool),
+        goal_met=jnp.zeros((), bool),
+        margin=constraints,
+        extras={},
+    )
 
 
 def init_replay(example: Transition, capacity: int) -> Replay:

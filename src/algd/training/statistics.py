@@ -1,118 +1,155 @@
 """What happened since the last row of metrics, as sums that a checkpoint can hold."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool
+from jaxtyping import Bool, Float, Int
 
 from algd.evaluation.episodes import Episodes, in_budget_unit, powers
-from algd.types import EnvSpec, EnvStep, Metrics
+from algd.types import EnvSpec, EnvStep
+
+UPDATE = "update/"
 
 
-class EpisodeStatistics:
-    """Running sums over episodes and updates, as arrays so that a checkpoint can hold them.
+class EpisodeStatistics(NamedTuple):
+    """Sums over the running episodes, over those that ended since the last row, over all of them,
+    and over the updates since the last row."""
 
-    `cost_so_far` is what each copy's episode has cost up to and including the last step, in the
+    returns: Float[np.ndarray, " envs"]
+    plain: Float[np.ndarray, "envs constraints"]
+    discounted: Float[np.ndarray, "envs constraints"]
+    length: Int[np.ndarray, " envs"]
+    ended: Int[np.ndarray, ""]
+    ended_return: Float[np.ndarray, ""]
+    ended_length: Float[np.ndarray, ""]
+    ended_cost: Float[np.ndarray, " constraints"]
+    ended_over: Float[np.ndarray, " constraints"]
+    total_episodes: Int[np.ndarray, ""]
+    total_cost: Float[np.ndarray, " constraints"]
+    total_unsafe_steps: Float[np.ndarray, " constraints"]
+    dropped: Int[np.ndarray, ""]
+    updates: Int[np.ndarray, ""]
+    update_sums: dict[str, np.ndarray]
+
+
+def no_episodes(spec: EnvSpec, num_envs: int) -> EpisodeStatistics:
+    """Before the first step."""
+    constraints = len(spec.budgets)
+    none, nothing = np.zeros((), np.int64), np.zeros(())
+    return EpisodeStatistics(
+        returns=np.zeros(num_envs),
+        plain=np.zeros((num_envs, constraints)),
+        discounted=np.zeros((num_envs, constraints)),
+        length=np.zeros(num_envs, np.int64),
+        ended=none,
+        ended_return=nothing,
+        ended_length=nothing,
+        ended_cost=np.zeros(constraints),
+        ended_over=np.zeros(constraints),
+        total_episodes=none,
+        total_cost=np.zeros(constraints),
+        total_unsafe_steps=np.zeros(constraints),
+        dropped=none,
+        updates=none,
+        update_sums={},
+    )
+
+
+def count_step(
+    sums: EpisodeStatistics,
+    result: EnvStep,
+    keep: Bool[np.ndarray, " envs"],
+    spec: EnvSpec,
+    discount: float,
+) -> tuple[EpisodeStatistics, Float[np.ndarray, "envs constraints"]]:
+    """Take in one vector step; steps that were dropped count as such only.
+
+    The second value is what each copy's episode has cost up to and including this step, in the
     budgets' units.
     """
+    cost = np.where(keep[:, None], result.cost, 0.0)
+    returns = sums.returns + np.where(keep, result.reward, 0.0)
+    plain = sums.plain + cost
+    discounted = sums.discounted + powers(discount, sums.length)[:, None] * cost
+    cost_so_far = in_budget_unit(plain, discounted, spec)
+    sums = sums._replace(
+        returns=returns,
+        plain=plain,
+        discounted=discounted,
+        length=sums.length + 1,
+        total_cost=sums.total_cost + cost.sum(axis=0),
+        total_unsafe_steps=sums.total_unsafe_steps + (cost > 0).sum(axis=0),
+        dropped=sums.dropped + (~keep).sum(),
+    )
+    ends = result.terminated | result.truncated
+    if not ends.any():
+        return sums, cost_so_far
+    costs, limits = cost_so_far[ends], np.array([b.limit for b in spec.budgets])
+    sums = sums._replace(
+        ended=sums.ended + ends.sum(),
+        total_episodes=sums.total_episodes + ends.sum(),
+        ended_return=sums.ended_return + returns[ends].sum(),
+        ended_length=sums.ended_length + sums.length[ends].sum(),
+        ended_cost=sums.ended_cost + costs.sum(axis=0),
+        ended_over=sums.ended_over + (costs > limits).sum(axis=0),
+    )
+    return forget_episodes(sums, ends), cost_so_far
 
-    def __init__(self, spec: EnvSpec, num_envs: int, discount: float) -> None:
-        constraints = len(spec.budgets)
-        self.spec, self.discount = spec, discount
-        self.arrays = {
-            "return": np.zeros(num_envs),
-            "plain": np.zeros((num_envs, constraints)),
-            "discounted": np.zeros((num_envs, constraints)),
-            "length": np.zeros(num_envs, np.int64),
-            "ended": np.zeros(1, np.int64),
-            "ended_return": np.zeros(1),
-            "ended_length": np.zeros(1),
-            "ended_cost": np.zeros(constraints),
-            "ended_over": np.zeros(constraints),
-            "total_episodes": np.zeros(1, np.int64),
-            "total_cost": np.zeros(constraints),
-            "total_unsafe_steps": np.zeros(constraints),
-            "dropped": np.zeros(1, np.int64),
+
+def forget_episodes(sums: EpisodeStatistics, where: Bool[np.ndarray, " envs"]) -> EpisodeStatistics:
+    """Start the sums of running episodes anew."""
+    return sums._replace(
+        returns=np.where(where, 0.0, sums.returns),
+        plain=np.where(where[:, None], 0.0, sums.plain),
+        discounted=np.where(where[:, None], 0.0, sums.discounted),
+        length=np.where(where, 0, sums.length),
+    )
+
+
+def count_update(
+    sums: EpisodeStatistics, metrics: dict[str, Float[np.ndarray, "..."]]
+) -> EpisodeStatistics:
+    """Take in the means of one call's gradient rounds."""
+    totals = dict(sums.update_sums)
+    for name, value in metrics.items():
+        totals[name] = totals.get(name, 0.0) + np.asarray(value, np.float64)
+    return sums._replace(updates=sums.updates + 1, update_sums=totals)
+
+
+def take_row(sums: EpisodeStatistics, names: list[str]) -> tuple[EpisodeStatistics, dict[str, Any]]:
+    """The row since the last one, and the sums for the next."""
+    row: dict[str, Any] = {"episodes": int(sums.total_episodes)}
+    count = int(sums.ended)
+    if count:
+        row |= {
+            "return": float(sums.ended_return / count),
+            "length": float(sums.ended_length / count),
         }
-        self.updates = 0
-        self.update_sums: dict[str, np.ndarray] = {}
-        self.cost_so_far = np.zeros((num_envs, constraints))
+        row |= by_constraint("cost", sums.ended_cost / count, names)
+        row |= by_constraint("violation_rate", sums.ended_over / count, names)
+    row |= by_constraint("total_cost", sums.total_cost, names)
+    row |= by_constraint("total_unsafe_steps", sums.total_unsafe_steps, names)
+    if sums.dropped:
+        row["dropped_steps"] = int(sums.dropped)
+    for name, total in sums.update_sums.items():
+        row |= by_constraint(name, total / sums.updates, names)
+    ended = ("ended", "ended_return", "ended_length", "ended_cost", "ended_over", "updates")
+    anew = {name: np.zeros_like(getattr(sums, name)) for name in ended}
+    return sums._replace(**anew, update_sums={}), row
 
-    def count_step(self, result: EnvStep, keep: Bool[np.ndarray, " envs"]) -> None:
-        """Take in one vector step; steps that were dropped count as such only."""
-        a = self.arrays
-        cost = np.where(keep[:, None], result.cost, 0.0)
-        a["return"] += np.where(keep, result.reward, 0.0)
-        a["plain"] += cost
-        a["discounted"] += powers(self.discount, a["length"])[:, None] * cost
-        a["length"] += 1
-        a["total_cost"] += cost.sum(axis=0)
-        a["total_unsafe_steps"] += (cost > 0).sum(axis=0)
-        a["dropped"] += (~keep).sum()
-        self.cost_so_far = in_budget_unit(a["plain"], a["discounted"], self.spec)
-        ends = result.terminated | result.truncated
-        if ends.any():
-            costs = self.cost_so_far[ends]
-            limits = np.array([b.limit for b in self.spec.budgets])
-            a["ended"] += ends.sum()
-            a["total_episodes"] += ends.sum()
-            a["ended_return"] += a["return"][ends].sum()
-            a["ended_length"] += a["length"][ends].sum()
-            a["ended_cost"] += costs.sum(axis=0)
-            a["ended_over"] += (costs > limits).sum(axis=0)
-            self.forget_episodes(ends)
 
-    def forget_episodes(self, where: Bool[np.ndarray, " envs"] | slice = slice(None)) -> None:
-        """Start the sums of running episodes anew."""
-        for name in ("return", "plain", "discounted", "length"):
-            self.arrays[name][where] = 0
+def statistics_to_arrays(sums: EpisodeStatistics) -> dict[str, np.ndarray]:
+    """All sums by name."""
+    own = sums._asdict()
+    totals = {f"{UPDATE}{name}": value for name, value in own.pop("update_sums").items()}
+    return {name: np.asarray(value) for name, value in (own | totals).items()}
 
-    def count_update(self, metrics: Metrics) -> None:
-        """Take in the means of one call's gradient rounds."""
-        for name, value in metrics.items():
-            self.update_sums[name] = self.update_sums.get(name, 0.0) + np.asarray(value, np.float64)
-        self.updates += 1
 
-    def take_row(self) -> dict[str, Any]:
-        """The row since the last one, and start anew."""
-        a, names = self.arrays, [b.name for b in self.spec.budgets]
-        row: dict[str, Any] = {"episodes": int(a["total_episodes"][0])}
-        count = int(a["ended"][0])
-        if count:
-            row |= {
-                "return": float(a["ended_return"][0] / count),
-                "length": float(a["ended_length"][0] / count),
-            }
-            row |= by_constraint("cost", a["ended_cost"] / count, names)
-            row |= by_constraint("violation_rate", a["ended_over"] / count, names)
-        row |= by_constraint("total_cost", a["total_cost"], names)
-        row |= by_constraint("total_unsafe_steps", a["total_unsafe_steps"], names)
-        if a["dropped"][0]:
-            row["dropped_steps"] = int(a["dropped"][0])
-        for name, total in self.update_sums.items():
-            row |= by_constraint(name, total / self.updates, names)
-        for name in ("ended", "ended_return", "ended_length", "ended_cost", "ended_over"):
-            a[name][:] = 0
-        self.updates, self.update_sums = 0, {}
-        return row
-
-    def save(self) -> dict[str, np.ndarray]:
-        """All sums by name."""
-        sums = {f"tally/update/{name}": value for name, value in self.update_sums.items()}
-        own = {f"tally/own/{name}": value for name, value in self.arrays.items()}
-        return {**own, **sums, "tally/updates": np.array(self.updates)}
-
-    def restore(self, arrays: dict[str, np.ndarray]) -> None:
-        """Continue with saved sums."""
-        for name in self.arrays:
-            self.arrays[name] = np.array(arrays[f"tally/own/{name}"])
-        prefix = "tally/update/"
-        self.update_sums = {
-            name.removeprefix(prefix): np.array(value)
-            for name, value in arrays.items()
-            if name.startswith(prefix)
-        }
-        self.updates = int(arrays["tally/updates"])
+def statistics_from_arrays(arrays: dict[str, np.ndarray]) -> EpisodeStatistics:
+    """Saved sums again."""
+    own = {name: x for name, x in arrays.items() if not name.startswith(UPDATE)}
+    totals = {n.removeprefix(UPDATE): x for n, x in arrays.items() if n.startswith(UPDATE)}
+    return EpisodeStatistics(**own, update_sums=totals)
 
 
 def by_constraint(name: str, values: Any, constraints: list[str]) -> dict[str, float]:

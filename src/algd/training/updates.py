@@ -7,10 +7,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxtyping import PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
+from algd.evaluation.acting import act
 from algd.training.replay import Replay, add, sample
-from algd.types import EnvSpec, Metrics, Transition
+from algd.training.seeds import over_seeds
+from algd.types import (
+    Algorithm,
+    EnvSpec,
+    EnvStep,
+    LearnsFromEpisodes,
+    Metrics,
+    ReplayOptions,
+    Transition,
+)
 
 T = TypeVar("T")
 
@@ -22,22 +32,96 @@ CPU_OPTIONS = {
 }
 
 
+@partial(jax.jit, static_argnames=("seeds",))
+def step_keys(
+    key: Key[Array, "*seeds"], iteration: int | Int[Array, ""], seeds: int = 1
+) -> tuple[Key[Array, "*seeds"], Key[Array, "*seeds"]]:
+    """The random numbers of one iteration, for acting and for learning."""
+
+    def one(key: PRNGKeyArray) -> tuple[PRNGKeyArray, PRNGKeyArray]:
+        act_key, update_key = jax.random.split(jax.random.fold_in(key, iteration))
+        return act_key, update_key
+
+    return over_seeds(one, seeds)(key)
+
+
+@partial(jax.jit, static_argnames=("algorithm", "seeds"))
+def sample_actions(
+    algorithm: Algorithm,
+    learner: Any,
+    obs: Float[Array | np.ndarray, "*seeds envs obs"],
+    key: Key[Array, "*seeds"],
+    seeds: int = 1,
+) -> tuple[Float[Array, "*seeds envs action"], dict[str, Array]]:
+    """An action of the policy for every copy, and what the update wants to know of it."""
+    return over_seeds(lambda s, o, k: act(algorithm, s, o, k, "sampled"), seeds)(learner, obs, key)
+
+
+@jax.jit
+def make_transition(
+    obs: Float[Array | np.ndarray, "*seeds envs obs"],
+    action: Float[Array, "*seeds envs action"],
+    result: EnvStep,
+    extras: dict[str, Any],
+) -> Transition:
+    """A step of every copy on the device. One program takes all its arrays from the host at once,
+    ten times faster than one after the other."""
+    told = {name: jnp.asarray(x) for name, x in result._asdict().items() if name != "obs"}
+    return Transition(obs=jnp.asarray(obs), action=action, **told, extras=extras)
+
+
 # Storing and learning are two programs: in one, XLA copies the whole buffer in every call, because
 # minibatches are read from it while it is overwritten.
-store = partial(jax.jit, donate_argnames=("replay",))(add)
+@partial(jax.jit, static_argnames=("seeds",), donate_argnames=("replay",))
+def store(
+    replay: Replay, fresh: Transition, keep: Bool[Array | np.ndarray, "*seeds envs"], seeds: int = 1
+) -> Replay:
+    """The buffer with the rows to `keep`."""
+    return over_seeds(add, seeds)(replay, fresh, keep)
 
 
 @partial(
     jax.jit,
-    static_argnames=("algorithm", "rounds", "devices"),
-    donate_argnames=("state",),
+    static_argnames=("algorithm", "rounds", "devices", "seeds"),
+    donate_argnames=("learner",),
     compiler_options=CPU_OPTIONS,
 )
 def learn(
-    algorithm: Any, state: Any, replay: Replay, key: PRNGKeyArray, rounds: int, devices: int = 1
+    algorithm: Algorithm,
+    learner: Any,
+    replay: Replay,
+    key: Key[Array, "*seeds"],
+    rounds: int,
+    devices: int = 1,
+    seeds: int = 1,
 ) -> tuple[Any, Metrics]:
     """`rounds` gradient rounds on what is stored."""
-    return gradient_rounds(algorithm, state, replay, key, rounds, devices)
+    one = lambda s, r, k: gradient_rounds(algorithm, s, r, k, rounds, devices)  # noqa: E731
+    return over_seeds(one, seeds)(learner, replay, key)
+
+
+@partial(jax.jit, static_argnames=("algorithm", "seeds"), donate_argnames=("learner",))
+def learn_from_rollout(
+    algorithm: Algorithm,
+    learner: Any,
+    batch: Transition,
+    key: Key[Array, "*seeds"],
+    seeds: int = 1,
+) -> tuple[Any, Metrics]:
+    """One update on the steps just collected, `[time, envs, ...]`."""
+    return over_seeds(algorithm.update, seeds)(learner, batch, key)
+
+
+@partial(jax.jit, static_argnames=("algorithm", "seeds"), donate_argnames=("learner",))
+def give_feedback(
+    algorithm: LearnsFromEpisodes,
+    learner: Any,
+    cost: Float[Array | np.ndarray, "*seeds envs constraints"],
+    ended: Bool[Array | np.ndarray, "*seeds envs"],
+    seeds: int = 1,
+) -> Any:
+    """Tell the algorithm what the episodes that ended have cost."""
+    return over_seeds(algorithm.feedback, seeds)(learner, cost, ended)
 
 
 def _mesh(devices: int) -> Mesh:
@@ -61,10 +145,16 @@ def shard(batch: Transition, devices: int) -> Transition:
 
 
 def gradient_rounds(
-    algorithm: Any, state: Any, replay: Replay, key: PRNGKeyArray, rounds: int, devices: int = 1
+    algorithm: Algorithm,
+    state: Any,
+    replay: Replay,
+    key: PRNGKeyArray,
+    rounds: int,
+    devices: int = 1,
 ) -> tuple[Any, Metrics]:
     """A scan of gradient rounds, each minibatch sharded among the devices; the metrics are
     their means."""
+    assert isinstance(algorithm, ReplayOptions)
     keys = jax.vmap(jax.random.split)(jax.random.split(key, rounds))
     batches = jax.vmap(lambda k: sample(replay, algorithm.batch_size, k))(keys[:, 0])
 
@@ -76,21 +166,13 @@ def gradient_rounds(
     return state, jax.tree.map(lambda x: jnp.mean(x, axis=0), metrics)
 
 
-@partial(jax.jit, static_argnames=("algorithm",), donate_argnames=("state",))
-def update_from_rollout(
-    algorithm: Any, state: Any, batch: Transition, key: PRNGKeyArray
-) -> tuple[Any, Metrics]:
-    """One update on the steps just collected, `[time, envs, ...]`."""
-    return algorithm.update(state, batch, key)
-
-
 @partial(
     jax.jit,
     static_argnames=("algorithm", "spec"),
     # Run once: the threefry generator of stacked networks compiles four times faster like this.
     compiler_options={"xla_backend_optimization_level": 0},
 )
-def fresh_state(algorithm: Any, spec: EnvSpec, key: PRNGKeyArray) -> Any:
+def fresh_state(algorithm: Algorithm, spec: EnvSpec, key: PRNGKeyArray) -> Any:
     """The algorithm's state before the first round."""
     return algorithm.init(spec, key)
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from algd.runs.checkpoint import Snapshot
-from algd.types import EnvSpec, UserError
+from algd.types import Algorithm, EnvSpec, UserError
 
 # What belongs to a task and not to the networks; PPO's ring holds the costs of past episodes.
 OF_THE_TASK = ("limit", "low", "high", "episode_costs", "episodes")
@@ -34,7 +34,7 @@ def check_same_spaces(source: str, learnt_on: EnvSpec, env: str, spec: EnvSpec) 
             )
 
 
-def check_fits(source: Snapshot, algorithm: Any, fresh: Any, env: str, spec: EnvSpec) -> None:
+def check_fits(source: Snapshot, algorithm: Algorithm, fresh: Any, env: str, spec: EnvSpec) -> None:
     """Refuse to go on from networks that are not like the `fresh` ones."""
     if type(algorithm) is not type(source.algorithm):
         raise UserError(

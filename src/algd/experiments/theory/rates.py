@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from algd.algorithms import preset
+from algd.algorithms.algd import ALGD
 from algd.evaluation.stats import Interval, bootstrap_interval
 from algd.experiments.fidelity import smoothed_scores
 from algd.experiments.theory.checks import Check, at_most, equals
@@ -100,7 +100,8 @@ def kl_of_fields(sizes: Sizes) -> dict[str, Float[np.ndarray, "fields samples"]]
     divergence. One field is one set of N proposals at each level. `path` is the sum that Girsanov's
     theorem gives for whole chains, `end` the divergence of the last latents.
     """
-    algorithm: Any = preset("algd")
+    algorithm = preset("algd")
+    assert isinstance(algorithm, ALGD)
     schedule = geometric_schedule(algorithm.sigma_min, algorithm.sigma_max, algorithm.denoise_steps)
     xs = jnp.asarray(np.linspace(-5.0, 5.0, 501))
     energy = in_latent(augmented(optimal_multiplier(BETA)))

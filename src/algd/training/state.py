@@ -1,0 +1,109 @@
+"""A run in progress: what stays as it is, and all that training changes."""
+
+import dataclasses
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from algd.runs.checkpoint import (
+    Counters,
+    PendingUpdate,
+    Snapshot,
+)
+from algd.runs.config import Settings, kept_transitions, make_envs
+from algd.runs.directory import Run
+from algd.training.replay import Replay, example, init_replay
+from algd.training.seeds import stack
+from algd.training.statistics import (
+    EpisodeStatistics,
+    no_episodes,
+)
+from algd.training.timing import Stopwatch
+from algd.training.updates import (
+    fresh_state,
+    replicate,
+)
+from algd.training.warm_start import warm_start
+from algd.types import Algorithm, CostVectorEnv, EnvSpec, Metrics, ReplayOptions, Transition
+
+
+@dataclasses.dataclass(frozen=True)
+class Setup:
+    """What stays as it is: the settings of the first seed, and a run for each seed."""
+
+    settings: Settings
+    algorithm: Algorithm
+    spec: EnvSpec
+    runs: tuple[Run, ...]
+    clock: Stopwatch = dataclasses.field(default_factory=Stopwatch)
+
+    @property
+    def seeds(self) -> int:
+        """How many runs are trained in one program."""
+        return len(self.runs)
+
+    @cached_property
+    def eval_envs(self) -> CostVectorEnv:
+        """Environments that training never uses, made when they are first needed."""
+        return make_envs(self.settings, min(self.settings.eval_episodes, 16))
+
+
+class TrainState(NamedTuple):
+    """All that training changes.
+
+    The arrays of several seeds have a leading axis of seeds on the device; what lives on the host
+    has one entry for each seed. `metrics` are those of gradient rounds that may still be running,
+    `stored` is how many transitions are on the disk.
+    """
+
+    learner: Any
+    replay: Replay | None
+    key: Key[Array, "*seeds"]
+    counters: Counters
+    rollout: tuple[Transition, ...]
+    pending: PendingUpdate | None
+    metrics: Metrics
+    obs: Float[np.ndarray, "*seeds envs obs"]
+    envs: tuple[CostVectorEnv, ...]
+    statistics: tuple[EpisodeStatistics, ...]
+    stored: tuple[int, ...]
+
+    @property
+    def step(self) -> int:
+        """Environment steps so far."""
+        return self.counters.step
+
+
+def start(
+    setup: Setup, envs: Sequence[CostVectorEnv], source: Snapshot | None = None
+) -> TrainState:
+    """Before the first step, with fresh networks or those of another run."""
+    settings, algorithm, spec = setup.settings, setup.algorithm, setup.spec
+    learners, keys = [], []
+    for i in range(setup.seeds):
+        init_key, key = jax.random.split(jax.random.key(settings.seed + i))
+        learner = fresh_state(algorithm, spec, init_key)
+        learners.append(learner if source is None else warm_start(source, learner))
+        keys.append(key)
+    replay = None
+    if isinstance(algorithm, ReplayOptions):
+        slots = kept_transitions(settings, algorithm)
+        replay = stack([init_replay(example(spec), slots) for _ in learners])
+        replay = replicate(replay, settings.devices)
+    return TrainState(
+        learner=replicate(stack(learners), settings.devices),
+        replay=replay,
+        key=stack(keys),
+        counters=Counters(),
+        rollout=(),
+        pending=None,
+        metrics={},
+        obs=stack([env.reset(settings.seed + i) for i, env in enumerate(envs)]),
+        envs=tuple(envs),
+        statistics=tuple(no_episodes(spec, settings.envs) for _ in learners),
+        stored=(0,) * setup.seeds,
+    )

@@ -1,0 +1,253 @@
+"""What training does with a `TrainState`: collect, update, evaluate.
+
+A state is used once: environments and the memory of networks and buffer go on to its successor. The
+random numbers of an iteration are derived from the seed and its number, so that a run continued
+from a checkpoint is the run that was never stopped.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Bool, Float
+
+from algd.evaluation.acting import NonFiniteAction, finite
+from algd.evaluation.episodes import evaluate as evaluate_policy
+from algd.runs.checkpoint import (
+    Counters,
+    PendingUpdate,
+)
+from algd.training.seeds import split, stack
+from algd.training.state import Setup, TrainState
+from algd.training.statistics import (
+    count_step,
+    count_update,
+    evaluation_row,
+    take_row,
+)
+from algd.training.updates import (
+    give_feedback,
+    learn,
+    learn_from_rollout,
+    make_transition,
+    rounds_due,
+    sample_actions,
+    step_keys,
+    store,
+)
+from algd.types import EnvStep, LearnsFromEpisodes, ReplayOptions, RolloutOptions, UserError
+
+Row = dict[str, Any]
+
+
+def iterate(setup: Setup, state: TrainState) -> TrainState:
+    """One step of every copy and the gradient rounds it is worth."""
+    state = collect(setup, state)
+    return state if setup.settings.overlap else update(setup, state)
+
+
+def collect(setup: Setup, state: TrainState) -> TrainState:
+    """Act, step every copy and leave the step to be learnt from as `pending`.
+
+    A step that is pending already is learnt from on the device while the environments take this
+    one: a lag of one step, the same in every run.
+    """
+    clock, seeds = setup.clock, setup.seeds
+    with clock("waiting"):
+        state = count_metrics(setup, state)
+    with clock("acting"):
+        # What is not finite must not reach the policy.
+        obs = np.nan_to_num(state.obs, posinf=0.0, neginf=0.0)
+        act_key, update_key = step_keys(state.key, state.counters.iteration, seeds)
+        action, extras = sample_actions(setup.algorithm, state.learner, obs, act_key, seeds)
+        actions = [
+            _or_stop(setup, state, i, lambda one=one: finite(one))
+            for i, one in enumerate(split(np.asarray(action), seeds))
+        ]
+    state = update(setup, state)
+    with clock("environment"):
+        results = [env.step(own) for env, own in zip(state.envs, actions, strict=True)]
+    with clock("logging"):
+        before = split(state.obs, seeds)
+        keeps = [_kept(setup, state, i, before[i], result) for i, result in enumerate(results)]
+        discount = setup.algorithm.cost_discount
+        counted = [
+            count_step(sums, result, keep, setup.spec, discount)
+            for sums, result, keep in zip(state.statistics, results, keeps, strict=True)
+        ]
+    with clock("transfer"):
+        result, costs = stack(results), stack([cost for _, cost in counted])
+        told: dict[str, Any] = dict(extras)
+        if isinstance(setup.algorithm, RolloutOptions):
+            told["cost_so_far"] = costs
+        fresh = make_transition(obs, action, result, told)
+    counters, rounds = _advance(setup, state.counters)
+    ended = result.terminated | result.truncated
+    return state._replace(
+        counters=counters,
+        obs=result.obs,
+        statistics=tuple(sums for sums, _ in counted),
+        pending=PendingUpdate(fresh, stack(keeps), costs, ended, update_key, rounds),
+    )
+
+
+def _advance(setup: Setup, counters: Counters) -> tuple[Counters, int]:
+    """The counters behind one more vector step, and the gradient rounds that it is worth."""
+    step, iteration = counters.step + setup.settings.envs, counters.iteration + 1
+    counters, before = counters._replace(step=step, iteration=iteration), counters.step
+    algorithm, horizon = setup.algorithm, setup.spec.horizon
+    if not isinstance(algorithm, ReplayOptions):
+        return counters, 0
+    counted = step - algorithm.prefill
+    epoch = max(counted - 1, 0) // horizon
+    if epoch != counters.epoch:
+        counters = counters._replace(epoch=epoch, epoch_rounds=0)
+    rounds = rounds_due(
+        algorithm.updates_per_step,
+        algorithm.throttle,
+        horizon,
+        before - algorithm.prefill,
+        counted,
+        counters.epoch_rounds,
+    )
+    return counters._replace(epoch_rounds=counters.epoch_rounds + rounds), rounds
+
+
+def non_finite(result: EnvStep) -> dict[str, Bool[np.ndarray, " envs"]]:
+    """Which copies report something that is not a number, by quantity."""
+    return {
+        "observation": _bad_rows(result.next_obs) | _bad_rows(result.obs),
+        "reward": _bad_rows(result.reward[:, None]),
+        "cost": _bad_rows(result.cost),
+    }
+
+
+def _bad_rows(values: Float[np.ndarray, "envs numbers"]) -> Bool[np.ndarray, " envs"]:
+    return np.logical_not(np.isfinite(values).all(axis=1))
+
+
+def _kept(
+    setup: Setup,
+    state: TrainState,
+    seed: int,
+    obs: Float[np.ndarray, "envs obs"],
+    result: EnvStep,
+) -> Bool[np.ndarray, " envs"]:
+    """Which copies' steps may be stored; stop if one may not and the settings say so."""
+    faults = non_finite(result)
+    bad = np.any(list(faults.values()), axis=0) | _bad_rows(obs)
+    if bad.any() and setup.settings.bad_steps == "stop":
+        names = [name for name, where in faults.items() if where.any()]
+        raise UserError(
+            f"At step {state.step} the environment reported a {' and a '.join(names)} that is "
+            f"not finite. {setup.runs[seed].last_good()} To leave such steps out and go on: "
+            "--bad-steps drop."
+        )
+    return ~bad
+
+
+# --- update -----------------------------------------------------------------------------------
+
+
+def update(setup: Setup, state: TrainState) -> TrainState:
+    """Learn from what is pending; nothing waits for the device here."""
+    if state.pending is None:
+        return state
+    pending, state = state.pending, state._replace(pending=None)
+    algorithm, seeds = setup.algorithm, setup.seeds
+    with setup.clock("update"):
+        if isinstance(algorithm, LearnsFromEpisodes) and pending.ended.any():
+            learner = give_feedback(
+                algorithm, state.learner, pending.cost_so_far, pending.ended, seeds
+            )
+            state = state._replace(learner=learner)
+        if state.replay is None:
+            return _learn_on_policy(setup, state, pending)
+        replay = store(state.replay, pending.fresh, pending.keep, seeds)
+        state = state._replace(replay=replay)
+        if not pending.rounds:
+            return state
+        devices = setup.settings.devices
+        learner, metrics = learn(
+            algorithm, state.learner, replay, pending.key, pending.rounds, devices, seeds
+        )
+        return state._replace(learner=learner, metrics=metrics)
+
+
+def _learn_on_policy(setup: Setup, state: TrainState, pending: PendingUpdate) -> TrainState:
+    """Add to the rollout, and learn from it once it is long enough."""
+    rollout = (*state.rollout, pending.fresh)
+    if len(rollout) * setup.settings.envs < setup.algorithm.kept:
+        return state._replace(rollout=rollout)
+    axis = 0 if setup.seeds == 1 else 1
+    batch = jax.tree.map(lambda *rows: jnp.stack(rows, axis), *rollout)
+    learner, metrics = learn_from_rollout(
+        setup.algorithm, state.learner, batch, pending.key, setup.seeds
+    )
+    return state._replace(learner=learner, metrics=metrics, rollout=())
+
+
+def count_metrics(setup: Setup, state: TrainState) -> TrainState:
+    """Take in the metrics of the last gradient rounds; waits for these."""
+    if not state.metrics:
+        return state
+    on_host = split(jax.device_get(state.metrics), setup.seeds)
+    counted = map(count_update, state.statistics, on_host)
+    return state._replace(metrics={}, statistics=tuple(counted))
+
+
+# --- what is written down ---------------------------------------------------------------------
+
+
+def train_rows(setup: Setup, state: TrainState) -> tuple[TrainState, list[Row]]:
+    """Each seed's training metrics since the last row; stop if learning has broken down."""
+    state = count_metrics(setup, state)
+    names = [budget.name for budget in setup.spec.budgets]
+    taken = [take_row(sums, names) for sums in state.statistics]
+    rows = [{"kind": "train", "step": state.step, **row} for _, row in taken]
+    for i, row in enumerate(rows):
+        broken = [name for name, x in row.items() if name != "kind" and not np.isfinite(x)]
+        if broken:
+            raise diverged(setup, state, i, broken)
+    return state._replace(statistics=tuple(sums for sums, _ in taken)), rows
+
+
+def evaluate(setup: Setup, state: TrainState) -> list[Row]:
+    """Each seed's policy on environments and random numbers that training never uses."""
+    settings, rows = setup.settings, []
+    for i, learner in enumerate(split(state.learner, setup.seeds)):
+        words = np.random.SeedSequence([settings.seed + i, 1]).generate_state(1)
+        episodes = _or_stop(
+            setup,
+            state,
+            i,
+            lambda learner=learner, words=words: evaluate_policy(
+                setup.algorithm,
+                learner,
+                setup.eval_envs,
+                settings.eval_episodes,
+                int(words[0] // 2),
+                discount=setup.algorithm.cost_discount,
+            ),
+        )
+        rows.append({"kind": "eval", "step": state.step, **evaluation_row(episodes, setup.spec)})
+    return rows
+
+
+def diverged(setup: Setup, state: TrainState, seed: int, quantities: list[str]) -> UserError:
+    """What to say when learning has broken down."""
+    return UserError(
+        f"At step {state.step} {', '.join(quantities)} became infinite or not a number. "
+        f"{setup.runs[seed].last_good()} Try smaller step sizes (--critic-rate and the like) or "
+        "milder weights (with ALGD a larger --beta)."
+    )
+
+
+def _or_stop(setup: Setup, state: TrainState, seed: int, work: Callable[[], Any]) -> Any:
+    """Do what asks the policy for actions; stop if it gives none."""
+    try:
+        return work()
+    except NonFiniteAction as error:
+        raise diverged(setup, state, seed, ["the policy's action"]) from error
