@@ -362,6 +362,15 @@ def test_other_formats_are_refused_by_name(copy, version):
         copy.config()
 
 
+def test_a_checkpoint_of_the_first_format_is_refused_with_advice(copy):
+    for _, path in copy.checkpoints():
+        content = path.read_bytes()
+        path.write_bytes(content[:4] + (1).to_bytes(4, "little") + content[8:])
+    for work in (loop.resume, load):
+        with pytest.raises(UserError, match=r"format 1 .*reads format 2: go on with the version"):
+            work(copy.directory)
+
+
 def test_foreign_files_are_refused(tmp_path):
     run = create_run(tmp_path / "run")
     for content in ("", "[]", '{"a": 1}', "[" * 100_000, "\x00"):

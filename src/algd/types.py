@@ -4,7 +4,7 @@ import difflib
 import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
 import equinox as eqx
 import numpy as np
@@ -12,6 +12,9 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 # What people count with; settings keep Python's own numbers.
 Number = int | float | np.integer | np.floating
+# Counters are 32-bit integers and networks 32-bit floats.
+MOST = 2**31 - 1
+LARGEST = 1e37
 Mode = Literal["sampled", "deterministic"]
 # How a trained policy is asked; "best" draws candidates and takes the one its critics prefer.
 Choice = Literal["deterministic", "sampled", "best"]
@@ -32,6 +35,30 @@ def nearest(name: str, known: Iterable[str]) -> str:
 def command(*words: object) -> str:
     """A command of ours as a shell takes it, for messages that suggest one."""
     return shlex.join(["algd", *map(str, words)])
+
+
+class Range(NamedTuple):
+    """Where a number may lie; `above` leaves out the lower end itself."""
+
+    low: float = -LARGEST
+    high: float = LARGEST
+    above: bool = False
+
+
+class Ascending:
+    """Beside the type of a pair: its first number is below the second."""
+
+
+Positive = Annotated[float, Range(0, above=True)]
+NonNegative = Annotated[float, Range(0)]
+Share = Annotated[float, Range(0, 1)]
+Fraction = Annotated[float, Range(0, 1, above=True)]
+LogStd = Annotated[float, Range(-50, 50)]
+UpdateRatio = Annotated[float, Range(0, 1_000)]
+Count = Annotated[int, Range(0, MOST)]
+Members = Annotated[int, Range(1, 1_000)]
+Copies = Annotated[int, Range(1, 10_000)]
+Width = Annotated[int, Range(1, 65_536)]
 
 
 @dataclass(frozen=True)
@@ -112,19 +139,19 @@ class ReplayOptions:
 
     data: ClassVar[Literal["replay"]] = "replay"
 
-    discount: float = 0.99
+    discount: Fraction = 0.99
     """Discount of the return."""
-    cost_discount: float = 0.99
+    cost_discount: Fraction = 0.99
     """Discount of the cost."""
-    batch_size: int = 128
+    batch_size: Width = 128
     """Transitions per gradient round."""
     replay_size: int = 1_000_000
     """Transitions kept."""
-    prefill: int = 1_000
+    prefill: Count = 1_000
     """Environment steps with the untrained policy before the first gradient round; counted."""
-    updates_per_step: float = 1.0
+    updates_per_step: UpdateRatio = 1.0
     """Gradient rounds per environment step."""
-    throttle: int = 0
+    throttle: Count = 0
     """If positive, skip training while this epoch's rounds exceed throttle * all steps so far
     (authors' program: 5); an epoch is one episode length."""
 
@@ -140,9 +167,9 @@ class RolloutOptions:
 
     data: ClassVar[Literal["rollout"]] = "rollout"
 
-    discount: float = 0.99
+    discount: Fraction = 0.99
     """Discount of the return."""
-    cost_discount: float = 0.99
+    cost_discount: Fraction = 0.99
     """Discount of the cost."""
     rollout_steps: int = 20_000
     """Environment steps per update, over all copies."""

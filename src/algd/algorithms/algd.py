@@ -43,7 +43,19 @@ from algd.objectives.td_targets import (
     polyak_rate,
     td_target,
 )
-from algd.types import Assessment, EnvSpec, Metrics, Mode, ReplayOptions, Transition
+from algd.types import (
+    Assessment,
+    EnvSpec,
+    Fraction,
+    Members,
+    Metrics,
+    Mode,
+    NonNegative,
+    Positive,
+    ReplayOptions,
+    Transition,
+    Width,
+)
 
 
 class State(eqx.Module):
@@ -86,18 +98,18 @@ class ALGD(ReplayOptions):
 
     energy: Literal["augmented", "plain", "reward"] = "augmented"
     """L_A of the paper, the plain Lagrangian (LGD), or -Q alone (no constraint)."""
-    rho: float = 1.0
+    rho: Positive = 1.0
     """Strength of the quadratic penalty in L_A."""
-    beta: float = 0.1
+    beta: Positive = 0.1
     """Temperature of the Boltzmann policy exp(-L/beta)."""
 
-    denoise_steps: int = 5
+    denoise_steps: Members = 5
     """K, the number of reverse diffusion steps."""
-    sigma_min: float = 0.07
+    sigma_min: Positive = 0.07
     """Noise of the cleanest level."""
-    sigma_max: float = 1.0
+    sigma_max: Positive = 1.0
     """Noise of the noisiest level, where the chain starts."""
-    noise_power: float = 0.5
+    noise_power: NonNegative = 0.5
     """Shrinks the noise of a reverse step by (sigma_{k-1}/sigma_k)**power: 0 is Euler-Maruyama,
     1 the ancestral step."""
     last_step_noise: bool = False
@@ -112,9 +124,9 @@ class ALGD(ReplayOptions):
     deterministic: Literal["zero-noise", "sample"] = "zero-noise"
     """What mode="deterministic" does: the chain from zero without noise, or an ordinary draw."""
 
-    energy_weight: float = 1.0
+    energy_weight: NonNegative = 1.0
     """Weight of mean L(s, a_0), differentiated through the whole chain."""
-    score_weight: float = 0.001
+    score_weight: NonNegative = 0.001
     """Weight of the score-matching loss."""
     score_points: Literal["chain", "after-step", "forward"] = "chain"
     """Where the score is fitted: at the chain's latent of level tau, at the latent after step tau
@@ -126,12 +138,12 @@ class ALGD(ReplayOptions):
     energy_precision: Literal["float32", "bfloat16"] = "float32"
     """Factors of the matrix products behind the energies and their gradients; sums are always in
     float32. Faster where the processor multiplies bfloat16, slower elsewhere."""
-    mc_samples: int = 4
+    mc_samples: Members = 4
     """N, Monte Carlo actions per score target."""
 
-    cost_ensemble: int = 4
+    cost_ensemble: Members = 4
     """M, members of the cost ensemble."""
-    cost_spread: float = 0.5
+    cost_spread: NonNegative = 0.5
     """The cost estimate in L and in the dual step is mean + spread * std over the ensemble."""
     cost_target: Literal["own", "mean"] = "own"
     """Each member bootstraps from its own target copy, or all from the mean of the copies."""
@@ -149,28 +161,28 @@ class ALGD(ReplayOptions):
 
     dual: DualName = "log-adam"
     """Rule of the multiplier: projected ascent (paper), Adam, Adam on its logarithm, or PID."""
-    dual_rate: float = 1e-3
+    dual_rate: Positive = 1e-3
     """Step size of all rules but PID."""
-    pid: tuple[float, float, float] = (0.05, 0.0005, 0.1)
+    pid: tuple[NonNegative, NonNegative, NonNegative] = (0.05, 0.0005, 0.1)
     """Gains of the PID rule: proportional, integral, derivative."""
-    initial_lam: float = 0.6931
+    initial_lam: NonNegative = 0.6931
     """The multiplier before the first step."""
     dual_actions: Literal["replay", "policy"] = "replay"
     """Whether the dual step evaluates the buffer's actions or the current policy's."""
 
-    critic_rate: float = 1e-3
+    critic_rate: Positive = 1e-3
     """Adam step size of the critics."""
-    score_rate: float = 1e-3
+    score_rate: Positive = 1e-3
     """Adam step size of the score network."""
-    polyak: float = 0.02
+    polyak: Fraction = 0.02
     """Rate at which target critics follow."""
     polyak_every: int = 1
     """Gradient rounds between two target updates."""
-    critic_hidden: int = 128
+    critic_hidden: Width = 128
     """Width of the critics' two hidden layers."""
-    score_hidden: int = 128
+    score_hidden: Width = 128
     """Width of the score network's three hidden layers."""
-    embedding: int = 16
+    embedding: Width = 16
     """Width of the step embedding."""
 
     def init(self, spec: EnvSpec, key: PRNGKeyArray) -> State:

@@ -6,7 +6,7 @@ scales keep them apart: critics every round, policy every 4th, multiplier every 
 """
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import equinox as eqx
 import jax
@@ -29,7 +29,22 @@ from algd.objectives.td_targets import (
     reachability_target,
     td_target,
 )
-from algd.types import Assessment, EnvSpec, Metrics, Mode, ReplayOptions, Transition
+from algd.types import (
+    Ascending,
+    Assessment,
+    Count,
+    EnvSpec,
+    Fraction,
+    LogStd,
+    Members,
+    Metrics,
+    Mode,
+    NonNegative,
+    Positive,
+    ReplayOptions,
+    Transition,
+    Width,
+)
 
 
 class State(eqx.Module):
@@ -72,17 +87,17 @@ class HJ(ReplayOptions):
 
     sign_only: bool = False
     """Use +1 where the margin is positive and -1 elsewhere, instead of the margin itself."""
-    margin_scale: float = 1.0
+    margin_scale: Positive = 1.0
     """Factor of the constraint function."""
 
-    safety_discount: float = 0.95
+    safety_discount: Fraction = 0.95
     """gamma_h of the self-consistency operator; 1 is the true maximum ahead."""
-    final_safety_discount: float = 0.95
+    final_safety_discount: Fraction = 0.95
     """gamma_h at the end of its annealing."""
-    anneal_rounds: int = 0
+    anneal_rounds: Count = 0
     """Gradient rounds in which gamma_h goes linearly from the first to the second; 0: it stays."""
 
-    safety_ensemble: int = 6
+    safety_ensemble: Members = 6
     """M, members of the ensemble whose mean is Q_h."""
     mask_reward: bool = True
     """Whether a terminal step cuts the bootstrap of the return."""
@@ -91,11 +106,11 @@ class HJ(ReplayOptions):
     timeout_is_terminal: bool = False
     """Treat the time limit as terminal."""
 
-    multiplier_bound: float = 0.0
+    multiplier_bound: NonNegative = 0.0
     """If positive, the multiplier is bound / 2 * (1 + tanh), else a softplus without bound."""
-    penalty_range: tuple[float, float] = (-10.0, 100.0)
+    penalty_range: Annotated[tuple[float, float], Ascending] = (-10.0, 100.0)
     """Q_h is clipped to this in the multiplier's ascent."""
-    penalty_start: int = 3_000
+    penalty_start: Count = 3_000
     """Gradient rounds before the penalty enters the policy's loss and the multiplier learns."""
     actor_every: int = 4
     """Gradient rounds between two steps of policy, temperature and targets."""
@@ -104,40 +119,40 @@ class HJ(ReplayOptions):
 
     learn_alpha: bool = True
     """Whether the entropy's weight is learnt, or stays at its initial value."""
-    initial_alpha: float = 0.1
+    initial_alpha: Positive = 0.1
     """Weight of the entropy before the first step."""
     entropy_per_action: float = -1.0
     """The entropy aimed at, per action coordinate."""
-    log_std_bounds: tuple[float, float] = (-5.0, 1.0)
+    log_std_bounds: Annotated[tuple[LogStd, LogStd], Ascending] = (-5.0, 1.0)
     """Bounds of the policy's log-std."""
 
-    critic_rate: float = 1e-3
+    critic_rate: Positive = 1e-3
     """Adam step size of all critics."""
-    final_critic_rate: float = 1e-3
+    final_critic_rate: Positive = 1e-3
     """The same at the end of the decay."""
-    actor_rate: float = 1e-3
+    actor_rate: Positive = 1e-3
     """Adam step size of the policy."""
-    final_actor_rate: float = 1e-3
+    final_actor_rate: Positive = 1e-3
     """The same at the end of the decay."""
-    alpha_rate: float = 1e-3
+    alpha_rate: Positive = 1e-3
     """Adam step size of the entropy weight's logarithm."""
-    final_alpha_rate: float = 1e-3
+    final_alpha_rate: Positive = 1e-3
     """The same at the end of the decay."""
-    multiplier_rate: float = 1e-4
+    multiplier_rate: Positive = 1e-4
     """Adam step size of the multiplier's network."""
-    final_multiplier_rate: float = 1e-4
+    final_multiplier_rate: Positive = 1e-4
     """The same at the end of the decay."""
-    decay_rounds: int = 0
+    decay_rounds: Count = 0
     """Gradient rounds in which all step sizes go linearly to their last value; 0: they stay."""
-    grad_clip: float = 10.0
+    grad_clip: Positive = 10.0
     """Largest gradient norm of policy and critics."""
-    multiplier_grad_clip: float = 3.0
+    multiplier_grad_clip: Positive = 3.0
     """Largest gradient norm of the multiplier's network."""
-    polyak: float = 0.08
+    polyak: Fraction = 0.08
     """Rate at which target critics follow, when the policy steps."""
-    actor_hidden: int = 128
+    actor_hidden: Width = 128
     """Width of the two hidden layers of policy and multiplier."""
-    critic_hidden: int = 128
+    critic_hidden: Width = 128
     """Width of the critics' two hidden layers."""
 
     def init(self, spec: EnvSpec, key: PRNGKeyArray) -> State:

@@ -20,7 +20,22 @@ from algd.networks.layers import MLP, fan_in_uniform
 from algd.networks.portable import network
 from algd.objectives.advantages import gae
 from algd.objectives.multipliers import AdamState, ProjectedAdam, SmoothedPID, SmoothedPIDState
-from algd.types import Assessment, EnvSpec, Metrics, Mode, RolloutOptions, Transition
+from algd.types import (
+    Assessment,
+    Copies,
+    Count,
+    EnvSpec,
+    LogStd,
+    Members,
+    Metrics,
+    Mode,
+    NonNegative,
+    Positive,
+    RolloutOptions,
+    Share,
+    Transition,
+    Width,
+)
 
 
 class Actor(eqx.Module):
@@ -109,56 +124,56 @@ class Passes(NamedTuple):
 class PPOLag(RolloutOptions):
     """PPO whose advantage is that of the return minus the multiplier times that of the cost."""
 
-    gae_decay: float = 0.95
+    gae_decay: Share = 0.95
     """Lambda of the return's generalised advantage estimate."""
-    cost_gae_decay: float = 0.95
+    cost_gae_decay: Share = 0.95
     """Lambda of the cost's."""
 
     dual: Literal["adam", "pid"] = "adam"
     """Rule of the multiplier: Adam, clamped at zero, or smoothed PID (CPPOPID)."""
-    dual_rate: float = 0.035
+    dual_rate: Positive = 0.035
     """Adam step size of the multiplier."""
-    initial_lam: float = 1e-3
+    initial_lam: NonNegative = 1e-3
     """The multiplier before the first step."""
-    max_lam: float = 0.0
+    max_lam: NonNegative = 0.0
     """Upper bound of the multiplier; 0 means none."""
-    episode_window: int = 100
+    episode_window: Copies = 100
     """Episodes, counted back from the last, whose mean cost is held against the budget."""
-    pid: tuple[float, float, float] = (0.1, 0.01, 0.01)
+    pid: tuple[NonNegative, NonNegative, NonNegative] = (0.1, 0.01, 0.01)
     """Gains of the PID rule: proportional, integral, derivative."""
-    pid_delay: int = 10
+    pid_delay: Copies = 10
     """Updates between the two costs whose difference is the derivative."""
-    pid_smoothing: float = 0.95
+    pid_smoothing: Share = 0.95
     """Weight of the past in the PID's exponential means."""
 
-    clip: float = 0.2
+    clip: Positive = 0.2
     """The probability ratio is clipped to 1 ± this."""
-    entropy_weight: float = 0.0
+    entropy_weight: NonNegative = 0.0
     """Weight of the policy's entropy in its objective."""
-    passes: int = 40
+    passes: Members = 40
     """The most passes over one rollout."""
-    minibatch: int = 64
+    minibatch: Width = 64
     """Steps per gradient step; what a pass's shuffle leaves over is left out of it."""
-    target_kl: float = 0.02
+    target_kl: Positive = 0.02
     """No further pass once KL(old || new) exceeds this."""
-    grad_clip: float = 40.0
+    grad_clip: Positive = 40.0
     """Largest gradient norm of each network."""
-    critic_decay: float = 1e-3
+    critic_decay: NonNegative = 1e-3
     """Weight of the critics' summed squared parameters in their losses."""
-    actor_rate: float = 3e-4
+    actor_rate: Positive = 3e-4
     """Adam step size of the policy."""
-    critic_rate: float = 3e-4
+    critic_rate: Positive = 3e-4
     """Adam step size of the values."""
-    decay_updates: int = 0
+    decay_updates: Count = 0
     """Updates in which both step sizes go linearly to zero; 0: they stay."""
 
-    obs_clip: float = 5.0
+    obs_clip: Positive = 5.0
     """Normalised observations are cut at ± this."""
-    initial_log_std: float = 0.0
+    initial_log_std: LogStd = 0.0
     """The policy's log-std before the first step."""
-    actor_hidden: int = 64
+    actor_hidden: Width = 64
     """Width of the policy's two hidden layers."""
-    critic_hidden: int = 64
+    critic_hidden: Width = 64
     """Width of the values' two hidden layers."""
 
     def init(self, spec: EnvSpec, key: PRNGKeyArray) -> State:

@@ -7,7 +7,7 @@ bound, and a multiplier that a quadratic penalty raises by the violation of the 
 """
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -36,7 +36,21 @@ from algd.objectives.td_targets import (
     polyak_rate,
     td_target,
 )
-from algd.types import Assessment, EnvSpec, Metrics, Mode, ReplayOptions, Transition
+from algd.types import (
+    Ascending,
+    Assessment,
+    EnvSpec,
+    Fraction,
+    LogStd,
+    Members,
+    Metrics,
+    Mode,
+    NonNegative,
+    Positive,
+    ReplayOptions,
+    Transition,
+    Width,
+)
 
 
 class State(eqx.Module):
@@ -81,19 +95,19 @@ class SACLag(ReplayOptions):
     hinge: Literal["sample", "batch"] = "sample"
     """Where the augmented Lagrangian is hinged: at each sample, as ALGD's energy is, or at the
     batch's mean violation, as CAL's multiplier is."""
-    rho: float = 1.0
+    rho: Positive = 1.0
     """Strength of the quadratic penalty in the augmented Lagrangian; CAL's convexity c."""
     rescale: bool = False
     """Divide the policy's whole loss by 1 + the multiplier (OmniSafe, FSRL)."""
 
-    cost_ensemble: int = 6
+    cost_ensemble: Members = 6
     """M, members of the cost ensemble."""
-    cost_spread: float = 0.0
+    cost_spread: NonNegative = 0.0
     """The cost estimate is mean + spread * std over the ensemble; CAL's k."""
     cost_target: Literal["own", "mean", "max"] = "own"
     """Each member bootstraps from its own target copy, or all from the mean of the copies, or from
     the maximum over randomly drawn ones (CAL on Humanoid)."""
-    target_members: int = 4
+    target_members: Members = 4
     """Members drawn, with replacement, for that maximum."""
     cost_floor: bool = True
     """Cut bootstrapped costs at zero: costs are not negative, but a policy that seeks low
@@ -111,37 +125,37 @@ class SACLag(ReplayOptions):
 
     learn_alpha: bool = True
     """Whether the entropy's weight is learnt, or stays at its initial value."""
-    initial_alpha: float = 0.1
+    initial_alpha: Positive = 0.1
     """Weight of the entropy before the first step."""
-    alpha_rate: float = 1e-3
+    alpha_rate: Positive = 1e-3
     """Adam step size of the entropy weight's logarithm."""
     entropy_per_action: float = -1.0
     """The entropy aimed at, per action coordinate."""
-    log_std_bounds: tuple[float, float] = (-20.0, 2.0)
+    log_std_bounds: Annotated[tuple[LogStd, LogStd], Ascending] = (-20.0, 2.0)
     """Bounds of the policy's log-std."""
 
     dual: DualName = "log-adam"
     """Rule of the multiplier: projected ascent, Adam, Adam on its logarithm, or PID."""
-    dual_rate: float = 1e-3
+    dual_rate: Positive = 1e-3
     """Step size of all rules but PID."""
-    pid: tuple[float, float, float] = (0.05, 0.0005, 0.1)
+    pid: tuple[NonNegative, NonNegative, NonNegative] = (0.05, 0.0005, 0.1)
     """Gains of the PID rule: proportional, integral, derivative."""
-    initial_lam: float = 0.6931
+    initial_lam: NonNegative = 0.6931
     """The multiplier before the first step."""
     dual_actions: Literal["replay", "policy"] = "replay"
     """Whether the dual step evaluates the buffer's actions or the current policy's."""
 
-    actor_rate: float = 1e-3
+    actor_rate: Positive = 1e-3
     """Adam step size of the policy."""
-    critic_rate: float = 1e-3
+    critic_rate: Positive = 1e-3
     """Adam step size of the critics."""
-    polyak: float = 0.02
+    polyak: Fraction = 0.02
     """Rate at which target critics follow."""
     polyak_every: int = 1
     """Gradient rounds between two target updates."""
-    actor_hidden: int = 128
+    actor_hidden: Width = 128
     """Width of the policy's two hidden layers."""
-    critic_hidden: int = 128
+    critic_hidden: Width = 128
     """Width of the critics' two hidden layers."""
 
     def init(self, spec: EnvSpec, key: PRNGKeyArray) -> State:

@@ -16,7 +16,17 @@ from algd.algorithms import preset
 from algd.networks.native import library
 from algd.runs.files import available_memory
 from algd.runs.validation import check_fields, check_hyperparameters
-from algd.types import Algorithm, Budget, CostVectorEnv, EnvSpec, ReplayOptions, UserError
+from algd.types import (
+    Algorithm,
+    Budget,
+    Copies,
+    CostVectorEnv,
+    Count,
+    EnvSpec,
+    NonNegative,
+    ReplayOptions,
+    UserError,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,11 +37,11 @@ class Settings:
     """A task of ours (`algd list`), a Gymnasium id, or module:Id."""
     steps: int = 20_000
     """Environment steps in all, prefill included."""
-    seed: int = 0
+    seed: Count = 0
     """Determines every random number of the run."""
-    envs: int = 4
+    envs: Copies = 4
     """Copies of the environment that collect together."""
-    budget: tuple[float, ...] = ()
+    budget: tuple[NonNegative, ...] = ()
     """What an episode may cost, one number per constraint; by default the task's own budget."""
     discounted_budget: bool = False
     """For a foreign environment: the budget bounds the discounted cost."""

@@ -1,48 +1,18 @@
 """Refuse settings that cannot be trained, before anything is made or written.
 
-A field's annotation says which values it takes, `RANGES` how large a number under its name may be;
-a new setting with a name of the usual kind is checked without a line here.
+A field's annotation says which values it takes, and how large a number may be.
 """
 
 import dataclasses
 import math
-import re
 import types
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
-from algd.types import UserError
+from algd.types import MOST, Ascending, Range, UserError
 
-# Counters are 32-bit integers and networks 32-bit floats.
-MOST = 2**31 - 1
-LARGEST = 1e37
-
-
-class Range(NamedTuple):
-    """Where a number may lie; `above` leaves out the lower end itself."""
-
-    low: int | float = -LARGEST
-    high: int | float = LARGEST
-    above: bool = False
-
-
-# The first pattern that fits the whole name counts.
-RANGES = {
-    r"(.*_)?discount|polyak": Range(0, 1, above=True),
-    r".*gae_decay|pid_smoothing": Range(0, 1),
-    r"(.*_)?rate|rho|beta|sigma_min|sigma_max|convexity": Range(0, above=True),
-    r"(.*_)?clip|target_kl|margin_scale|initial_alpha": Range(0, above=True),
-    r".*_weight|.*_spread|.*_decay|noise_power|pid|budget": Range(0),
-    r"initial_lam|max_lam|.*_bound": Range(0),
-    r"log_std_bounds|initial_log_std": Range(-50, 50),
-    r"updates_per_step": Range(0, 1_000),
-    r"seed|prefill|throttle|penalty_start|(decay|anneal)_.*": Range(0, MOST),
-    r"(.*_)?hidden|embedding|batch_size|minibatch": Range(1, 65_536),
-    r".*ensemble|.*_members|mc_samples|denoise_steps|passes": Range(1, 1_000),
-    r"envs|pid_delay|episode_window": Range(1, 10_000),
-}
 BY_TYPE = {int: Range(1, MOST), float: Range()}
 
 # Pairs of numbers of which the first must not exceed the second.
@@ -51,9 +21,9 @@ ORDERED_FIELDS = (("sigma_min", "sigma_max"),)
 
 def check_fields(settings: Any) -> None:
     """Refuse the first field whose value it cannot take."""
-    hints = get_type_hints(type(settings))
+    hints = get_type_hints(type(settings), include_extras=True)
     for field in dataclasses.fields(settings):
-        problem = _problem(field.name, getattr(settings, field.name), hints[field.name])
+        problem = _problem(getattr(settings, field.name), hints[field.name])
         if problem:
             given = getattr(settings, field.name)
             raise UserError(f"{option(field.name)} must be {problem}, not {given!r}.")
@@ -101,44 +71,42 @@ def option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _problem(name: str, value: Any, hint: Any) -> str | None:
-    """What the value should have been, or nothing if it is right."""
+def _problem(value: Any, hint: Any, *marks: Any) -> str | None:
+    """What the value should have been, or nothing if it is right; `marks` are what stands beside
+    the type in an `Annotated`."""
     origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return _problem(value, *arguments)
     if origin is Literal:
         return None if value in arguments else f"one of {', '.join(map(str, arguments))}"
     if origin in (Union, types.UnionType):
-        found = [_problem(name, value, argument) for argument in arguments]
+        found = [_problem(value, argument) for argument in arguments]
         return None if None in found else found[0]
     if origin is tuple:
-        return _tuple_problem(name, value, arguments)
+        return _tuple_problem(value, arguments, Ascending in marks)
     if hint is int and (isinstance(value, bool) or not isinstance(value, int)):
         return "a whole number"
     if hint is float and (isinstance(value, bool) or not isinstance(value, int | float)):
         return "a number"
     if hint in (int, float):
-        return _range_problem(value, _range(name, hint))
+        return _range_problem(value, *(marks or (BY_TYPE[hint],)))
     if hint is str:
         fine = isinstance(value, str) and value.isprintable()
         return None if fine else "a text without line breaks and control characters"
     return None if isinstance(value, hint) else f"a {hint.__name__}"
 
 
-def _tuple_problem(name: str, value: Any, arguments: tuple[Any, ...]) -> str | None:
+def _tuple_problem(value: Any, arguments: tuple[Any, ...], ascending: bool) -> str | None:
     any_length = arguments[-1] is Ellipsis
     if not isinstance(value, tuple) or not (any_length or len(value) == len(arguments)):
         return "a tuple" if any_length else f"{len(arguments)} numbers"
-    problems = (_problem(name, item, arguments[0]) for item in value)
+    problems = (_problem(item, arguments[0]) for item in value)
     problem = next((found for found in problems if found), None)
     if problem:
         return f"made of values that are each {problem}"
-    if re.search(r"_(bounds|range)$", name) and value[0] >= value[1]:
+    if ascending and value[0] >= value[1]:
         return "a lower and a higher number"
     return None
-
-
-def _range(name: str, kind: type) -> Range:
-    fitting = (limits for pattern, limits in RANGES.items() if re.fullmatch(pattern, name))
-    return next(fitting, BY_TYPE[kind])
 
 
 def _range_problem(value: int | float, limits: Range) -> str | None:
