@@ -8,10 +8,9 @@ from algd.networks.critics import CriticEnsemble
 from algd.networks.layers import xavier_uniform
 from algd.objectives.td_targets import (
     clipped_value,
-    double_critic_loss,
-    ensemble_loss,
     pessimistic_cost,
     polyak,
+    td_regression,
     td_target,
 )
 from algd.profiling.update import example_batch
@@ -54,22 +53,23 @@ def test_losses_member_by_member_are_those_of_the_whole_ensemble():
             members, 3, 1, (5, 5), outputs, activation, xavier_uniform, key
         )
         targets = jnp.asarray(draw.normal(size=(members, 8, outputs)), jnp.float32)
-        weight = 1.0 if outputs == 1 else outputs / members
-        if outputs == 1:
-            targets = jnp.broadcast_to(targets[:1], targets.shape)
-            loss_of, target = double_critic_loss, targets[0, :, 0]
-        else:
-            loss_of, target = ensemble_loss, targets
+        weight = 1.0 / 8 if outputs == 1 else 1.0 / (8 * members)
 
-        def whole(critics, targets=targets, weight=weight):
+        following = critics(batch.next_obs, batch.action)
+
+        def whole(critics, targets=targets + 0.5 * following, weight=weight):
             values = critics(batch.obs, batch.action)
-            return weight * jnp.sum(jnp.mean((values - targets) ** 2, axis=(1, 2)))
+            return weight * jnp.sum((values - targets) ** 2)
 
-        found = jax.jit(loss_of)(critics, batch, target)
+        def regress(critics, targets=targets, weight=weight):
+            ahead = lambda next_values: targets + 0.5 * next_values  # noqa: E731
+            return td_regression(critics, critics, batch, batch.action, ahead, weight)
+
+        found = jax.jit(regress)(critics)
         loss, grads = jax.jit(jax.value_and_grad(whole))(critics)
         # Sums over members and rows in single precision, in either order.
-        np.testing.assert_allclose(found[0][0], loss, rtol=1e-5)
-        for one, other in zip(jax.tree.leaves(found[1]), jax.tree.leaves(grads), strict=True):
+        np.testing.assert_allclose(found.loss, loss, rtol=1e-5)
+        for one, other in zip(jax.tree.leaves(found.grads), jax.tree.leaves(grads), strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
 
 

@@ -10,7 +10,16 @@ import pytest
 
 from algd.algorithms import preset
 from algd.experiments.fidelity import sample_two_well, smoothed_scores, total_variation, two_well
-from algd.objectives.diffusion import boltzmann_weights, geometric_schedule, monte_carlo_score
+from algd.networks.gaussian import Temperature
+from algd.objectives.diffusion import (
+    boltzmann_weights,
+    gaussian_score,
+    geometric_schedule,
+    monte_carlo_score,
+    noise_scales,
+    path_entropy,
+    reverse_chain,
+)
 
 DATA = Path(__file__).parent / "data" / "analytic"
 
@@ -141,3 +150,63 @@ def test_other_samplers_are_as_far_off_as_measured(name, expected):
     for beta, value in zip((0.1, 0.3, 1.0), expected, strict=True):
         samples = sample_two_well(preset(name), beta, 200_000)
         assert total_variation(samples, beta) == pytest.approx(value, abs=0.015)
+
+
+@pytest.mark.usefixtures("_double")
+def test_the_normal_score_is_that_of_the_smoothed_density():
+    mean, deviation, sigma = 0.4, 0.3, 0.7
+    density = lambda x: -((x - mean) ** 2) / (2 * (deviation**2 + sigma**2))  # noqa: E731
+    for x in (-2.0, 0.1, 3.0):
+        got = gaussian_score(
+            jnp.array([mean]), jnp.log(jnp.array([deviation])), jnp.array([x]), jnp.array(sigma)
+        )
+        np.testing.assert_allclose(got[0], jax.grad(density)(x), rtol=1e-12)
+
+
+@pytest.mark.parametrize("power", [0.0, 0.5])
+def test_the_path_entropy_bounds_the_entropy_of_the_chains_end(power):
+    """The end of a linear chain is normal, its variance known: the bound must lie below its
+    entropy, and close to it where the score is the right one and the steps are many."""
+    draws, size, deviation = 20_000, 2, 0.5
+    for steps, gap in ((5, 3.0), (400, 0.1)):
+        schedule = geometric_schedule(0.05, 2.0, steps)
+        scales = noise_scales(schedule, power, last_step_noise=True)
+        sigmas = jnp.asarray(schedule.sigmas, jnp.float32)
+
+        def score(x, k, sigmas=sigmas):
+            log = jnp.full_like(x, np.log(deviation))
+            return gaussian_score(jnp.zeros_like(x), log, x, sigmas[k])
+
+        normal = jax.random.normal(jax.random.key(steps), (steps + 1, draws, size))
+        start = float(schedule.sigmas[-1]) * normal[0]
+        latents = reverse_chain(score, schedule, scales, start, normal[1:])
+        bound = float(jnp.mean(path_entropy(latents, normal[1:], schedule, scales)))
+        variance = np.asarray(latents[-1]).var()
+        entropy = 0.5 * size * np.log(2 * np.pi * np.e * variance)
+        # The mean over so many paths is within a few hundredths of its expectation.
+        assert bound < entropy + 0.03
+        if power == 0.0:
+            # Left is what the start knows nothing of: N(0, 4) for N(0, 4 + 1/4).
+            assert bound > entropy - gap * size
+
+
+def test_the_temperature_comes_to_rest_where_the_entropy_meets_its_aim():
+    """On the two-well density, by quadrature; a thousandfold energy has a thousandfold one."""
+    x = np.linspace(-4.0, 4.0, 4_001)
+    energy = (x**2 - 1.0) ** 2
+
+    def entropy(beta, scale):
+        log = -scale * energy / beta
+        density = np.exp(log - log.max())
+        density /= np.trapezoid(density, x)
+        return -np.trapezoid(density * np.log(density + 1e-300), x)
+
+    aim, found = 0.3, []
+    step = jax.jit(lambda t, h: t.step(-h[None], aim, 0.03))
+    for scale in (1.0, 1000.0):
+        temperature = Temperature.create(0.1 * scale)
+        for _ in range(600):
+            temperature = step(temperature, jnp.float32(entropy(float(temperature.alpha), scale)))
+        found.append(float(temperature.alpha))
+        assert entropy(found[-1], scale) == pytest.approx(aim, abs=0.02)
+    assert found[1] == pytest.approx(1000.0 * found[0], rel=0.05)

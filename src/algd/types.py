@@ -3,12 +3,12 @@
 import difflib
 import shlex
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
 import equinox as eqx
 import numpy as np
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 # What people count with; settings keep Python's own numbers.
 Number = int | float | np.integer | np.floating
@@ -99,6 +99,11 @@ class EnvSpec:
         """The limit of each budget on the scale of the discounted cost critics."""
         limits = [b.on_critic_scale(discount, self.horizon) for b in self.budgets]
         return np.asarray(limits, np.float32)
+
+    def episode_scales(self, discount: float) -> Float[np.ndarray, " constraints"]:
+        """What takes an episode's cost, in each budget's unit, to the scale of the critics."""
+        ones = [replace(b, limit=1.0).on_critic_scale(discount, self.horizon) for b in self.budgets]
+        return np.asarray(ones, np.float32)
 
 
 class Transition(eqx.Module):
@@ -248,10 +253,11 @@ class LearnsFromEpisodes(Protocol):
         self,
         state: Any,
         episode_costs: Float[Array, "envs constraints"],
-        ended: Bool[Array, " envs"],
+        ended: Int[Array, " envs"],
     ) -> Any:
         """The state that has seen the costs, in the budgets' units, of the copies' episodes that
-        ``ended`` with this step; called before the gradient rounds of a step that ended one."""
+        ``ended`` with this step, after so many steps (zero: goes on); called before the gradient
+        rounds of a step that ended one."""
         ...
 
 

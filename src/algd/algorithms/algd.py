@@ -15,44 +15,46 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from algd.networks.adam import adam_step, init_moments
-from algd.networks.critics import CriticEnsemble
-from algd.networks.layers import bfloat16_product, half_fan_in_normal, xavier_uniform
+from algd.networks.gaussian import Temperature
+from algd.networks.layers import bfloat16_product
 from algd.networks.numpy_policy import Diffusion, PolicyData
-from algd.networks.portable import lagrangian_critics, of_layers
+from algd.networks.portable import folded, lagrangian_critics, of_layers
 from algd.networks.score import ScoreNetwork
-from algd.objectives.bounding import BOUNDING, Bounding, BoundsName, Box
+from algd.objectives.bounding import BOUNDING, Bounding, BoundsName, Box, log_slope
+from algd.objectives.critic_learning import (
+    CriticOptions,
+    assess,
+    budget_unit,
+    critic_step,
+    dimensionless,
+    init_critics,
+    measure,
+    standardised,
+    targets_follow,
+)
 from algd.objectives.diffusion import (
+    LOG_DEVIATION_BOUNDS,
     NoiseSchedule,
+    gaussian_score,
     geometric_schedule,
     monte_carlo_score,
     noise_scales,
+    path_entropy,
     reverse_chain,
 )
+from algd.objectives.dual_ascent import DualOptions, feedback, rule
 from algd.objectives.lagrangians import augmented_lagrangian, lagrangian
-from algd.objectives.multipliers import DualName, DualState, dual_rule
-from algd.objectives.td_targets import (
-    assessment,
-    bootstrap_mask,
-    clipped_value,
-    cost_targets,
-    double_critic_loss,
-    ensemble_loss,
-    next_cost,
-    pessimistic_cost,
-    polyak,
-    polyak_rate,
-    td_target,
-)
+from algd.objectives.multipliers import DualState
+from algd.objectives.normalisation import Units
+from algd.objectives.td_targets import Critics, clipped_value, pessimistic_cost
 from algd.types import (
     Assessment,
     EnvSpec,
-    Fraction,
     Members,
     Metrics,
     Mode,
     NonNegative,
     Positive,
-    ReplayOptions,
     Transition,
     Width,
 )
@@ -62,10 +64,10 @@ class State(eqx.Module):
     """Everything that learning changes, and the task's limits and action box."""
 
     score: ScoreNetwork
-    q: CriticEnsemble
-    qc: CriticEnsemble
-    target_q: CriticEnsemble
-    target_qc: CriticEnsemble
+    q: Critics
+    qc: Critics
+    target_q: Critics | None
+    target_qc: Critics | None
     score_moments: tuple
     q_moments: tuple
     qc_moments: tuple
@@ -74,6 +76,10 @@ class State(eqx.Module):
     low: Float[Array, " action"]
     high: Float[Array, " action"]
     rounds: Int[Array, ""]
+    units: Units | None = None
+    temperature: Temperature | None = None
+    episode_scale: Float[Array, " constraints"] | None = None
+    """Takes an episode's cost to the critics' scale."""
 
 
 class Draws(NamedTuple):
@@ -89,7 +95,7 @@ class Draws(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ALGD(ReplayOptions):
+class ALGD(CriticOptions, DualOptions):
     """Augmented-Lagrangian-guided diffusion.
 
     The defaults are the preset `algd`. Symbols of the paper: lambda is `lam`, h the `limit`, tau
@@ -101,7 +107,17 @@ class ALGD(ReplayOptions):
     rho: Positive = 1.0
     """Strength of the quadratic penalty in L_A."""
     beta: Positive = 0.1
-    """Temperature of the Boltzmann policy exp(-L/beta)."""
+    """Temperature of the Boltzmann policy exp(-L/beta), at the start if it is learnt."""
+    temperature: Literal["score", "fixed", "learnt"] = "score"
+    """Where the temperature counts: in the score's target alone (paper), or also as the weight of
+    the chain's entropy, which stays as it is or is learnt so that the entropy meets its aim."""
+    entropy_per_action: float = -2.0
+    """The entropy of the chain aimed at, per action coordinate: a lower bound of the policy's."""
+    beta_rate: Positive = 3e-3
+    """Adam step size of the temperature's logarithm."""
+
+    policy_every: int = 1
+    """Gradient rounds of the critics for one of the score network."""
 
     denoise_steps: Members = 5
     """K, the number of reverse diffusion steps."""
@@ -124,10 +140,13 @@ class ALGD(ReplayOptions):
     deterministic: Literal["zero-noise", "sample"] = "zero-noise"
     """What mode="deterministic" does: the chain from zero without noise, or an ordinary draw."""
 
+    head: Literal["score", "gaussian"] = "score"
+    """What the network says at each level: the score itself, or mean and deviation of a normal
+    density whose smoothed score is taken."""
     energy_weight: NonNegative = 1.0
     """Weight of mean L(s, a_0), differentiated through the whole chain."""
     score_weight: NonNegative = 0.001
-    """Weight of the score-matching loss."""
+    """Weight of the score-matching loss; with zero no Monte Carlo actions are drawn."""
     score_points: Literal["chain", "after-step", "forward"] = "chain"
     """Where the score is fitted: at the chain's latent of level tau, at the latent after step tau
     (authors' program), or at the chain's end plus fresh noise of level tau."""
@@ -141,45 +160,8 @@ class ALGD(ReplayOptions):
     mc_samples: Members = 4
     """N, Monte Carlo actions per score target."""
 
-    cost_ensemble: Members = 4
-    """M, members of the cost ensemble."""
-    cost_spread: NonNegative = 0.5
-    """The cost estimate in L and in the dual step is mean + spread * std over the ensemble."""
-    cost_target: Literal["own", "mean"] = "own"
-    """Each member bootstraps from its own target copy, or all from the mean of the copies."""
-    cost_floor: bool = True
-    """Cut bootstrapped costs at zero: costs are not negative, but a policy that seeks low
-    estimates finds negative ones and they feed themselves."""
-    mask_reward: bool = True
-    """Whether a terminal step cuts the bootstrap of the return."""
-    mask_cost: bool = True
-    """Whether a terminal step cuts the bootstrap of the cost."""
-    goal_is_terminal: bool = False
-    """Treat a met goal as terminal for the return although the episode goes on."""
-    timeout_is_terminal: bool = False
-    """Treat the time limit as terminal (authors' program on the velocity tasks)."""
-
-    dual: DualName = "log-adam"
-    """Rule of the multiplier: projected ascent (paper), Adam, Adam on its logarithm, or PID."""
-    dual_rate: Positive = 1e-3
-    """Step size of all rules but PID."""
-    pid: tuple[NonNegative, NonNegative, NonNegative] = (0.05, 0.0005, 0.1)
-    """Gains of the PID rule: proportional, integral, derivative."""
-    initial_lam: NonNegative = 0.6931
-    """The multiplier before the first step."""
-    dual_actions: Literal["replay", "policy"] = "replay"
-    """Whether the dual step evaluates the buffer's actions or the current policy's."""
-
-    critic_rate: Positive = 1e-3
-    """Adam step size of the critics."""
     score_rate: Positive = 1e-3
     """Adam step size of the score network."""
-    polyak: Fraction = 0.02
-    """Rate at which target critics follow."""
-    polyak_every: int = 1
-    """Gradient rounds between two target updates."""
-    critic_hidden: Width = 128
-    """Width of the critics' two hidden layers."""
     score_hidden: Width = 128
     """Width of the score network's three hidden layers."""
     embedding: Width = 16
@@ -188,37 +170,27 @@ class ALGD(ReplayOptions):
     def init(self, spec: EnvSpec, key: PRNGKeyArray) -> State:
         """Networks of the paper's architecture table, targets equal to them."""
         score_key, q_key, qc_key = jax.random.split(key, 3)
-        hidden = (self.critic_hidden,) * 2
-        sizes = (spec.obs_size, spec.action_size)
         score = ScoreNetwork.create(
-            *sizes, (self.score_hidden,) * 3, self.denoise_steps, self.embedding, score_key
-        )
-        q = CriticEnsemble.create(2, *sizes, hidden, 1, "relu", xavier_uniform, q_key)
-        qc = CriticEnsemble.create(
-            self.cost_ensemble,
-            *sizes,
-            hidden,
-            len(spec.budgets),
-            "silu",
-            half_fan_in_normal,
-            qc_key,
+            spec.obs_size,
+            spec.action_size,
+            (self.score_hidden,) * 3,
+            self.denoise_steps,
+            self.embedding,
+            score_key,
+            outputs=1 if self.head == "score" else 2,
         )
         limit = jnp.asarray(spec.critic_limits(self.cost_discount))
         return State(
             score=score,
-            q=q,
-            qc=qc,
-            # A donated buffer may appear only once: the targets are copies.
-            target_q=jax.tree.map(jnp.copy, q),
-            target_qc=jax.tree.map(jnp.copy, qc),
             score_moments=init_moments(score),
-            q_moments=init_moments(q),
-            qc_moments=init_moments(qc),
             dual=self._dual.init(jnp.full_like(limit, self.initial_lam)),
             limit=limit,
             low=jnp.asarray(spec.action_low, jnp.float32),
             high=jnp.asarray(spec.action_high, jnp.float32),
             rounds=jnp.zeros((), jnp.int32),
+            temperature=Temperature.create(self.beta) if self.temperature == "learnt" else None,
+            episode_scale=jnp.asarray(spec.episode_scales(self.cost_discount)),
+            **init_critics(self, spec, q_key, qc_key),
         )
 
     def act(
@@ -229,37 +201,51 @@ class ALGD(ReplayOptions):
         if mode == "deterministic" and self.deterministic == "zero-noise":
             normal = jnp.zeros_like(normal)
         bounding = self.bounding(state)
-        latents = self.chain(state.score, obs, normal[0], normal[1:], bounding)
+        seen = standardised(state, obs)
+        latents = self.chain(state.score, seen, normal[0], normal[1:], bounding)
         return jnp.clip(bounding.action(latents[-1]), state.low, state.high), {}
 
     def assess(
         self, state: State, obs: Float[Array, " obs"], action: Float[Array, " action"]
     ) -> Assessment:
         """The double critic's value; mean and spread of the cost ensemble."""
-        return assessment(state.q, state.qc, obs, action)
+        return assess(self, state, obs, action)
 
     def objective(
         self, state: State, obs: Float[Array, " obs"], action: Float[Array, " action"]
     ) -> Float[Array, ""]:
         """The energy of an action: of several, the lowest is the best."""
-        q, cost, deviation = assessment(state.q, state.qc, obs, action)
-        qc = cost + self.cost_spread * deviation
-        return self._energy(q, qc, state.dual.lam, state.limit)
+        q, qc, limit = dimensionless(self, state)
+        inputs = (standardised(state, obs)[None], action[None])
+        cost = pessimistic_cost(qc(*inputs)[:, 0], self.cost_spread)
+        return self._energy(clipped_value(q(*inputs)[:, 0, 0]), cost, state.dual.lam, limit)
 
     def portable(self, state: State) -> PolicyData:
-        """The chain and the energy as plain arrays."""
+        """The chain and the energy as plain arrays of raw observations."""
         schedule, scales = self._schedule
+        q, qc, limit = dimensionless(self, state)
+        normal = self.head == "gaussian"
         return PolicyData(
             policy=Diffusion(
-                network=of_layers(state.score.layers, "relu"),
+                network=of_layers(folded(state.score, state.units).layers, "relu"),
                 embedding=np.asarray(state.score.time_embedding),
                 drift=schedule.delta_sigma2.astype(np.float32),
                 scales=scales.astype(np.float32),
                 start=float(schedule.sigmas[-1]),
                 squash="clip" if self.bounds == "clip" else "tanh",
                 always_sampled=self.deterministic == "sample",
+                levels=schedule.sigmas.astype(np.float32) if normal else None,
+                log_bounds=np.asarray(LOG_DEVIATION_BOUNDS, np.float32) if normal else None,
             ),
-            critics=lagrangian_critics(state, self.energy, self.rho, self.cost_spread),
+            critics=lagrangian_critics(
+                folded(q, state.units),
+                folded(qc, state.units),
+                self.energy,
+                np.asarray(state.dual.lam),
+                np.asarray(limit),
+                self.rho,
+                self.cost_spread,
+            ),
             low=np.asarray(state.low),
             high=np.asarray(state.high),
         )
@@ -272,60 +258,52 @@ class ALGD(ReplayOptions):
 
     def update_with(self, state: State, batch: Transition, draws: Draws) -> tuple[State, Metrics]:
         """Algorithm 1: one gradient round with given random numbers."""
+        state, batch = measure(self, state, batch)
         state, of_critics = self._critic_step(state, batch, draws)
-        state, qc, of_score = self._score_step(state, batch, draws)
-        state, of_dual = self._dual_step(state, qc)
-        rate = polyak_rate(self.polyak, state.rounds, self.polyak_every, of_critics["q_loss"])
-        state = replace(
-            state,
-            target_q=polyak(state.target_q, state.q, rate),
-            target_qc=polyak(state.target_qc, state.qc, rate),
-            rounds=state.rounds + 1,
-        )
-        return state, of_critics | of_score | of_dual
+        state, of_policy = self._policy_step(state, batch, draws)
+        unconstrained = self.energy == "reward"
+        lam = jnp.zeros_like(state.dual.lam) if unconstrained else state.dual.lam
+        return targets_follow(self, state), of_critics | of_policy | {"lam": lam}
 
     def _critic_step(self, state: State, batch: Transition, draws: Draws) -> tuple[State, Metrics]:
         """TD targets at an action of the policy, one Adam step for each ensemble."""
         bounding = self.bounding(state)
-        next_chain = self.chain(
-            state.score, batch.next_obs, draws.next_start, draws.next_noise, bounding
-        )
-        next_action = bounding.action(next_chain[-1])
+        noise = (draws.next_start, draws.next_noise)
+        chain = self.chain(state.score, batch.next_obs, *noise, bounding)
+        return critic_step(self, state, batch, bounding.action(chain[-1]))
 
-        next_q = clipped_value(state.target_q.values(batch.next_obs, next_action)[..., 0])
-        keep = bootstrap_mask(
-            batch, self.mask_reward, self.goal_is_terminal, self.timeout_is_terminal
-        )
-        target = td_target(batch.reward, keep, self.discount, next_q)
-        (q_loss, q_values), grads = double_critic_loss(state.q, batch, target)
-        q, q_moments = adam_step(state.q, grads, state.q_moments, self.critic_rate)
+    def _policy_step(self, state: State, batch: Transition, draws: Draws) -> tuple[State, Metrics]:
+        """Score and dual step, in one round of `policy_every`."""
 
-        next_qc = state.target_qc.values(batch.next_obs, next_action)
-        next_qc = next_cost(next_qc, self.cost_target == "mean", self.cost_floor)
-        keep = bootstrap_mask(batch, self.mask_cost, timeout_is_terminal=self.timeout_is_terminal)
-        targets = cost_targets(batch.cost, keep, self.cost_discount, next_qc)
-        (qc_loss, _), grads = ensemble_loss(state.qc, batch, targets)
-        qc, qc_moments = adam_step(state.qc, grads, state.qc_moments, self.critic_rate)
+        def step(state: State) -> tuple[State, Metrics]:
+            state, qc, of_score = self._score_step(state, batch, draws)
+            state, of_dual = self._dual_step(state, qc)
+            return state, of_score | of_dual
 
-        state = replace(state, q=q, q_moments=q_moments, qc=qc, qc_moments=qc_moments)
-        return state, {"q_loss": q_loss, "qc_loss": qc_loss, "q_mean": jnp.mean(q_values)}
+        if self.policy_every == 1:
+            return step(state)
+        shapes = jax.eval_shape(step, state)[1]
+        nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+        due = state.rounds % self.policy_every == 0
+        state, metrics = jax.lax.cond(due, step, lambda state: (state, nothing), state)
+        # A round without a step counts as zero in the means over many rounds.
+        return state, {name: self.policy_every * x for name, x in metrics.items()}
 
     def _score_step(
         self, state: State, batch: Transition, draws: Draws
     ) -> tuple[State, Float[Array, "batch constraints"], Metrics]:
-        """Fit the Monte Carlo score and descend the energy of the chain's end; Q_c for the dual."""
-        bounding = self.bounding(state)
+        """Fit the Monte Carlo score and descend the energy of the chain's end, less its entropy."""
+        bounding, beta = self.bounding(state), self._beta(state)
 
-        # The chain's end a_0 and the point x_tau, with the pullback to the network.
-        def chain_points(score: ScoreNetwork) -> tuple[Array, Array, Array]:
+        # The chain's end a_0, the point x_tau, its score, the entropy: with their pullback.
+        def chain_points(score: ScoreNetwork) -> tuple[Array, Array, Array, Array]:
             latents = self.chain(score, batch.obs, draws.start, draws.noise, bounding)
             points = self._score_points(latents, draws)
             fitted = points if self.score_through_chain else jax.lax.stop_gradient(points)
-            inputs = bounding.network_input(fitted)
-            phi = score.scores(score.state_half(batch.obs), inputs, draws.tau)
-            return bounding.action(latents[-1]), points, phi
+            phi = self._score(score, score.state_half(batch.obs), fitted, draws.tau, bounding)
+            return bounding.action(latents[-1]), points, phi, self._entropy(latents, draws)
 
-        (action, points, phi), pull_back = jax.vjp(chain_points, state.score)
+        (action, points, phi, entropy), pull_back = jax.vjp(chain_points, state.score)
 
         # Energies and their gradients at a_0 and at N proposals around x_tau, in one batch.
         spread = self._sigmas(draws.tau, points)[:, None] * draws.proposals
@@ -335,39 +313,62 @@ class ALGD(ReplayOptions):
         energies, energy_grads, qc = self._energies(
             state, batch, action, bounding.proposed_action(proposed)
         )
-        phi_target = jax.vmap(lambda e, g: monte_carlo_score(e, g, self.beta))(
-            *bounding.in_latent(energies[:, 1:], energy_grads[:, 1:], proposed, self.beta)
-        )
+        phi_target = phi
+        if self.score_weight:
+            phi_target = jax.vmap(lambda e, g: monte_carlo_score(e, g, beta))(
+                *bounding.in_latent(energies[:, 1:], energy_grads[:, 1:], proposed, beta)
+            )
 
-        # The losses' slopes at a_0 and phi, pulled back through the chain.
+        # The losses' slopes at a_0, phi and the entropy, pulled back through the chain.
         count, size = phi.shape[0], phi.shape[-1] if self.score_reduction == "mean" else 1
         cotangents = (
             self.energy_weight * energy_grads[:, 0] / count,
             jnp.zeros_like(points),
             self.score_weight * 2.0 * (phi - phi_target) / (count * size),
+            jnp.full_like(entropy, -beta / count),
         )
         (grads,) = pull_back(cotangents)
-        score, moments = adam_step(state.score, grads, state.score_moments, self.score_rate)
-        metrics = {
-            "energy_loss": jnp.mean(energies[:, 0]),
-            "score_loss": jnp.sum((phi - phi_target) ** 2) / (count * size),
-        }
-        return replace(state, score=score, score_moments=moments), qc, metrics
+        score, moments = adam_step(
+            state.score, grads, state.score_moments, self.score_rate, self.momentum
+        )
+        temperature = state.temperature
+        metrics = {"energy_loss": jnp.mean(energies[:, 0])}
+        if self.score_weight:
+            metrics["score_loss"] = jnp.sum((phi - phi_target) ** 2) / (count * size)
+        if self.temperature != "score":
+            metrics |= {"beta": beta * jnp.ones(()), "entropy": jnp.mean(entropy)}
+        if temperature is not None:
+            aim = self.entropy_per_action * action.shape[-1]
+            temperature = temperature.step(-entropy, aim, self.beta_rate)
+        state = replace(state, score=score, score_moments=moments, temperature=temperature)
+        return state, qc, metrics
 
     def _dual_step(
         self, state: State, qc: Float[Array, "batch constraints"]
     ) -> tuple[State, Metrics]:
-        """Ascend on the mean violation."""
-        dual = self._dual.step(state.dual, jnp.mean(qc, axis=0) - state.limit)
-        if self.energy == "reward":
-            # Nothing holds the violation back: the multiplier would grow without end.
-            dual = state.dual
+        """Ascend on the mean violation of the critics, if they are what the multiplier follows."""
+        limit = dimensionless(self, state)[2]
+        dual = state.dual
+        # Without a constraint nothing holds the violation back: the multiplier would never end.
+        if self.energy != "reward" and self.dual_signal == "critics":
+            dual = self._dual.step(dual, jnp.mean(qc, axis=0) - limit)
         metrics = {
-            "lam": jnp.zeros_like(dual.lam) if self.energy == "reward" else dual.lam,
             "qc_mean": jnp.mean(qc, axis=0),
-            "violation": jnp.mean(jnp.maximum(qc - state.limit, 0.0), axis=0),
+            "violation": jnp.mean(jnp.maximum(qc - limit, 0.0), axis=0),
         }
         return replace(state, dual=dual), metrics
+
+    def feedback(
+        self,
+        state: State,
+        episode_costs: Float[Array, "envs constraints"],
+        ended: Int[Array, " envs"],
+    ) -> State:
+        """What the training episodes that ended have cost, in the budgets' own units."""
+        if self.energy == "reward" or self.dual_signal == "critics":
+            return state
+        unit = budget_unit(self, state)
+        return feedback(self, self._dual, state, episode_costs, ended, unit)
 
     # --- the policy ---------------------------------------------------------------------------
 
@@ -387,12 +388,40 @@ class ALGD(ReplayOptions):
         schedule, scales = self._schedule
         state_half = score.state_half(obs)
         return reverse_chain(
-            lambda x, k: score.scores(state_half, bounding.network_input(x), k),
+            lambda x, k: self._score(score, state_half, x, k, bounding),
             schedule,
             scales,
             float(schedule.sigmas[-1]) * start,
             noise,
         )
+
+    def _score(
+        self,
+        score: ScoreNetwork,
+        state_half: Float[Array, "*batch hidden"],
+        x: Float[Array, "*batch action"],
+        k: Int[Array, "*batch"] | Int[Array, ""],
+        bounding: Bounding,
+    ) -> Float[Array, "*batch action"]:
+        """phi(x, k), from what the network says of it."""
+        said = score.scores(state_half, bounding.network_input(x), k)
+        if self.head == "score":
+            return said
+        mean, log_deviation = jnp.split(said, 2, axis=-1)
+        sigmas = jnp.asarray(self._schedule[0].sigmas, x.dtype)
+        return gaussian_score(mean, log_deviation, x, sigmas[k][..., None])
+
+    def _entropy(
+        self, latents: Float[Array, "levels batch action"], draws: Draws
+    ) -> Float[Array, " batch"]:
+        """The bound of each row's entropy, after squashing; zero where nobody asks."""
+        if self.temperature == "score":
+            return jnp.zeros_like(latents[0, :, 0])
+        bound = path_entropy(latents, draws.noise, *self._schedule)
+        return bound + jnp.sum(log_slope(latents[-1]), axis=-1)
+
+    def _beta(self, state: State) -> float | Float[Array, ""]:
+        return self.beta if state.temperature is None else state.temperature.alpha
 
     @property
     def _schedule(self) -> tuple[NoiseSchedule, Float[np.ndarray, " steps"]]:
@@ -439,16 +468,16 @@ class ALGD(ReplayOptions):
     ]:
         """L and its action gradient at a_0 and the proposals; Q_c at the dual step's actions."""
         product = bfloat16_product if self.energy_precision == "bfloat16" else jnp.matmul
-        lam = state.dual.lam
+        (q_critics, qc_critics, limit), lam = dimensionless(self, state), state.dual.lam
 
         points = jnp.concatenate([action[:, None], proposed], axis=1)
-        qs, q_back = state.q.values_and_pullback(batch.obs, points, product)
-        qcs, qc_back = state.qc.values_and_pullback(batch.obs, points, product)
+        qs, q_back = q_critics.values_and_pullback(batch.obs, points, product)
+        qcs, qc_back = qc_critics.values_and_pullback(batch.obs, points, product)
 
         def total(qs: Array, qcs: Array) -> tuple[Array, tuple[Array, Array]]:
             q, qc = clipped_value(qs[..., 0]), pessimistic_cost(qcs, self.cost_spread)
             by_point = jax.vmap(jax.vmap(self._energy, (0, 0, None, None)), (0, 0, None, None))
-            energies = by_point(q, qc, lam, state.limit)
+            energies = by_point(q, qc, lam, limit)
             # Rows do not interact: the gradient of the sum is each row's own gradient.
             return jnp.sum(energies), (energies, qc)
 
@@ -457,18 +486,19 @@ class ALGD(ReplayOptions):
         grads = q_back(by_q) + qc_back(by_qc)
         if self.dual_actions == "policy":
             return energies, grads, qc[:, 0]
-        replayed = state.qc.values(batch.obs, batch.action)
+        replayed = qc_critics.values(batch.obs, batch.action)
         return energies, grads, pessimistic_cost(replayed, self.cost_spread)
 
     @property
     def _dual(self) -> Any:
-        return dual_rule(self.dual, self.dual_rate, self.pid)
+        return rule(self, hinge=self.rho if self.energy == "augmented" else 0.0)
 
     def draw(self, action_shape: tuple[int, ...], key: PRNGKeyArray) -> Draws:
         """The random numbers of one update."""
         normal_key, tau_key = jax.random.split(key)
         # One call: each is compiled anew, and six took nearly a third of the whole compilation.
-        counts = (1, self.denoise_steps, 1, self.denoise_steps, 1, self.mc_samples)
+        proposals = self.mc_samples if self.score_weight else 0
+        counts = (1, self.denoise_steps, 1, self.denoise_steps, 1, proposals)
         normal = jax.random.normal(normal_key, (sum(counts), *action_shape))
         next_start, next_noise, start, noise, forward, proposals = jnp.split(
             normal, np.cumsum(counts)[:-1]
@@ -549,8 +579,28 @@ AUTHORS = ALGD(
 )
 """What the authors' program does on the Safety-Gym tasks."""
 
+SCALED = ALGD(
+    normalise=True,
+    critics="batch-norm",
+    momentum=0.5,
+    policy_every=3,
+    head="gaussian",
+    sigma_min=0.05,
+    temperature="learnt",
+    beta=0.02,
+    score_weight=0.0,
+    dual="projected",
+    dual_signal="episodes",
+    dual_rate=1e-4,
+    initial_lam=0.0,
+)
+"""Units that scale themselves, batch-normalised critics, a learnt temperature, a multiplier that
+follows what episodes cost: learns where the default does not (Hopper, Ant, CarButton1), more slowly
+where it does (DiffDrive)."""
+
 PRESETS = {
     "algd": ALGD(),
+    "algd-scaled": SCALED,
     "lgd": ALGD(energy="plain"),
     "algd-unconstrained": ALGD(energy="reward"),
     "algd-paper": PAPER,

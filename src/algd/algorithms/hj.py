@@ -23,11 +23,10 @@ from algd.networks.portable import network, tanh_gaussian
 from algd.objectives.td_targets import (
     bootstrap_mask,
     clipped_value,
-    double_critic_loss,
-    ensemble_loss,
+    double_q_target,
     polyak,
     reachability_target,
-    td_target,
+    td_regression,
 )
 from algd.types import (
     Ascending,
@@ -240,29 +239,33 @@ class HJ(ReplayOptions):
         next_action, next_log_prob = self._sample(
             state.actor, batch.next_obs, draws.next_noise, state
         )
-        next_q = clipped_value(state.target_q(batch.next_obs, next_action)[..., 0])
-        soft = next_q - state.temperature.alpha * next_log_prob
         keep = bootstrap_mask(
             batch, self.mask_reward, self.goal_is_terminal, self.timeout_is_terminal
         )
-        target = td_target(batch.reward, keep, self.discount, soft)
-        (q_loss, q_values), q_grads = double_critic_loss(state.q, batch, target)
+        bonus = -state.temperature.alpha * next_log_prob
+        target = double_q_target(batch.reward, keep, self.discount, bonus)
+        weight = 1.0 / len(batch.reward)
+        of_q = td_regression(state.q, state.target_q, batch, next_action, target, weight)
 
-        next_qh = state.target_qh(batch.next_obs, next_action)[..., 0]
         keep = bootstrap_mask(batch, timeout_is_terminal=self.timeout_is_terminal)
         gamma = self._safety_discount(state.rounds)
         margin = self.constraint(batch.margin)
-        targets = jax.vmap(lambda following: reachability_target(margin, keep, gamma, following))(
-            next_qh
-        )
-        (qh_loss, qh_values), qh_grads = ensemble_loss(state.qh, batch, targets[..., None])
+
+        def ahead(following: Float[Array, "members batch 1"]) -> Array:
+            values = jax.vmap(lambda qh: reachability_target(margin, keep, gamma, qh))
+            return values(following[..., 0])[..., None]
+
+        weight = weight / state.qh.members
+        of_qh = td_regression(state.qh, state.target_qh, batch, next_action, ahead, weight)
 
         rate = decayed_rate(
             self.critic_rate, self.final_critic_rate, state.rounds, self.decay_rounds
         )
-        q, q_moments = adam_step(state.q, clip_norm(q_grads, self.grad_clip), state.q_moments, rate)
+        q, q_moments = adam_step(
+            state.q, clip_norm(of_q.grads, self.grad_clip), state.q_moments, rate
+        )
         qh, qh_moments = adam_step(
-            state.qh, clip_norm(qh_grads, self.grad_clip), state.qh_moments, rate
+            state.qh, clip_norm(of_qh.grads, self.grad_clip), state.qh_moments, rate
         )
         state = replace(state, q=q, q_moments=q_moments, qh=qh, qh_moments=qh_moments)
 
@@ -281,12 +284,12 @@ class HJ(ReplayOptions):
         )
         state = replace(state, rounds=state.rounds + 1)
 
-        qh_mean = jnp.mean(qh_values[..., 0], axis=0)
+        qh_mean = jnp.mean(of_qh.values[..., 0], axis=0)
         per_constraint = jnp.ones_like(state.limit)
         metrics = {
-            "q_loss": q_loss,
-            "qh_loss": qh_loss,
-            "q_mean": jnp.mean(q_values),
+            "q_loss": of_q.loss,
+            "qh_loss": of_qh.loss,
+            "q_mean": jnp.mean(of_q.values),
             "qh_mean": jnp.mean(qh_mean),
             "infeasible": jnp.mean((qh_mean > 0.0).astype(qh_mean.dtype)),
             "lam": jnp.mean(self.lam(state.multiplier, batch.obs)) * per_constraint,

@@ -16,38 +16,37 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from algd.networks.adam import adam_step, init_moments
-from algd.networks.critics import CriticEnsemble
 from algd.networks.gaussian import Temperature, gaussian_head, tanh_policy, tanh_sample
-from algd.networks.layers import MLP, half_fan_in_normal, xavier_uniform
+from algd.networks.layers import MLP, xavier_uniform
 from algd.networks.numpy_policy import PolicyData
-from algd.networks.portable import lagrangian_critics, tanh_gaussian
-from algd.objectives.lagrangians import augmented_lagrangian, lagrangian
-from algd.objectives.multipliers import DualName, DualState, dual_rule, hinged_multiplier
-from algd.objectives.td_targets import (
-    assessment,
-    bootstrap_mask,
-    clipped_value,
-    cost_targets,
-    double_critic_loss,
-    ensemble_loss,
-    next_cost,
-    pessimistic_cost,
-    polyak,
-    polyak_rate,
-    td_target,
+from algd.networks.portable import folded, lagrangian_critics, tanh_gaussian
+from algd.objectives.critic_learning import (
+    CriticOptions,
+    assess,
+    budget_unit,
+    critic_step,
+    dimensionless,
+    energy_share,
+    init_critics,
+    measure,
+    standardised,
+    targets_follow,
 )
+from algd.objectives.dual_ascent import DualOptions, feedback, rule
+from algd.objectives.lagrangians import augmented_lagrangian, lagrangian
+from algd.objectives.multipliers import DualState, hinged_multiplier
+from algd.objectives.normalisation import Units
+from algd.objectives.td_targets import Critics, clipped_value, pessimistic_cost
 from algd.types import (
     Ascending,
     Assessment,
     EnvSpec,
-    Fraction,
     LogStd,
     Members,
     Metrics,
     Mode,
     NonNegative,
     Positive,
-    ReplayOptions,
     Transition,
     Width,
 )
@@ -57,10 +56,10 @@ class State(eqx.Module):
     """Everything that learning changes, and the task's limits and action box."""
 
     actor: MLP
-    q: CriticEnsemble
-    qc: CriticEnsemble
-    target_q: CriticEnsemble
-    target_qc: CriticEnsemble
+    q: Critics
+    qc: Critics
+    target_q: Critics | None
+    target_qc: Critics | None
     actor_moments: tuple
     q_moments: tuple
     qc_moments: tuple
@@ -70,6 +69,9 @@ class State(eqx.Module):
     low: Float[Array, " action"]
     high: Float[Array, " action"]
     rounds: Int[Array, ""]
+    units: Units | None = None
+    episode_scale: Float[Array, " constraints"] | None = None
+    """Takes an episode's cost to the critics' scale."""
 
 
 class Draws(NamedTuple):
@@ -82,7 +84,7 @@ class Draws(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SACLag(ReplayOptions):
+class SACLag(CriticOptions, DualOptions):
     """Soft actor-critic under a cost budget.
 
     The defaults are the preset `sac-lag`; its schedule is that of the preset `algd`, so that the
@@ -101,27 +103,11 @@ class SACLag(ReplayOptions):
     """Divide the policy's whole loss by 1 + the multiplier (OmniSafe, FSRL)."""
 
     cost_ensemble: Members = 6
-    """M, members of the cost ensemble."""
     cost_spread: NonNegative = 0.0
-    """The cost estimate is mean + spread * std over the ensemble; CAL's k."""
-    cost_target: Literal["own", "mean", "max"] = "own"
-    """Each member bootstraps from its own target copy, or all from the mean of the copies, or from
-    the maximum over randomly drawn ones (CAL on Humanoid)."""
     target_members: Members = 4
-    """Members drawn, with replacement, for that maximum."""
-    cost_floor: bool = True
-    """Cut bootstrapped costs at zero: costs are not negative, but a policy that seeks low
-    estimates finds negative ones and they feed themselves."""
+    """Members drawn, with replacement, for the cost target "max" (CAL on Humanoid)."""
     cost_entropy: bool = False
     """Whether the cost target carries the entropy term too (CVPO's version)."""
-    mask_reward: bool = True
-    """Whether a terminal step cuts the bootstrap of the return."""
-    mask_cost: bool = True
-    """Whether a terminal step cuts the bootstrap of the cost."""
-    goal_is_terminal: bool = False
-    """Treat a met goal as terminal for the return although the episode goes on."""
-    timeout_is_terminal: bool = False
-    """Treat the time limit as terminal."""
 
     learn_alpha: bool = True
     """Whether the entropy's weight is learnt, or stays at its initial value."""
@@ -134,67 +120,32 @@ class SACLag(ReplayOptions):
     log_std_bounds: Annotated[tuple[LogStd, LogStd], Ascending] = (-20.0, 2.0)
     """Bounds of the policy's log-std."""
 
-    dual: DualName = "log-adam"
-    """Rule of the multiplier: projected ascent, Adam, Adam on its logarithm, or PID."""
-    dual_rate: Positive = 1e-3
-    """Step size of all rules but PID."""
-    pid: tuple[NonNegative, NonNegative, NonNegative] = (0.05, 0.0005, 0.1)
-    """Gains of the PID rule: proportional, integral, derivative."""
-    initial_lam: NonNegative = 0.6931
-    """The multiplier before the first step."""
-    dual_actions: Literal["replay", "policy"] = "replay"
-    """Whether the dual step evaluates the buffer's actions or the current policy's."""
-
     actor_rate: Positive = 1e-3
     """Adam step size of the policy."""
-    critic_rate: Positive = 1e-3
-    """Adam step size of the critics."""
-    polyak: Fraction = 0.02
-    """Rate at which target critics follow."""
-    polyak_every: int = 1
-    """Gradient rounds between two target updates."""
     actor_hidden: Width = 128
     """Width of the policy's two hidden layers."""
-    critic_hidden: Width = 128
-    """Width of the critics' two hidden layers."""
 
     def init(self, spec: EnvSpec, key: PRNGKeyArray) -> State:
         """Networks with targets equal to them."""
         actor_key, q_key, qc_key = jax.random.split(key, 3)
-        hidden = (self.critic_hidden,) * 2
-        sizes = (spec.obs_size, spec.action_size)
         actor = MLP.create(
             (spec.obs_size, *(self.actor_hidden,) * 2, 2 * spec.action_size),
             "relu",
             xavier_uniform,
             actor_key,
         )
-        q = CriticEnsemble.create(2, *sizes, hidden, 1, "relu", xavier_uniform, q_key)
-        qc = CriticEnsemble.create(
-            self.cost_ensemble,
-            *sizes,
-            hidden,
-            len(spec.budgets),
-            "silu",
-            half_fan_in_normal,
-            qc_key,
-        )
         limit = jnp.asarray(spec.critic_limits(self.cost_discount))
         return State(
             actor=actor,
-            q=q,
-            qc=qc,
-            target_q=jax.tree.map(jnp.copy, q),
-            target_qc=jax.tree.map(jnp.copy, qc),
             actor_moments=init_moments(actor),
-            q_moments=init_moments(q),
-            qc_moments=init_moments(qc),
             temperature=Temperature.create(self.initial_alpha),
             dual=self._dual.init(jnp.full_like(limit, self.initial_lam)),
             limit=limit,
             low=jnp.asarray(spec.action_low, jnp.float32),
             high=jnp.asarray(spec.action_high, jnp.float32),
             rounds=jnp.zeros((), jnp.int32),
+            episode_scale=jnp.asarray(spec.episode_scales(self.cost_discount)),
+            **init_critics(self, spec, q_key, qc_key),
         )
 
     def act(
@@ -204,32 +155,44 @@ class SACLag(ReplayOptions):
         noise = jax.random.normal(key, state.low.shape)
         if mode == "deterministic":
             noise = jnp.zeros_like(noise)
-        gaussian = gaussian_head(state.actor, obs, self.log_std_bounds)
+        seen = standardised(state, obs)
+        gaussian = gaussian_head(state.actor, seen, self.log_std_bounds)
         return tanh_sample(gaussian, noise, state.low, state.high)[0], {}
 
     def assess(
         self, state: State, obs: Float[Array, " obs"], action: Float[Array, " action"]
     ) -> Assessment:
         """The double critic's value; mean and spread of the cost ensemble."""
-        return assessment(state.q, state.qc, obs, action)
+        return assess(self, state, obs, action)
 
     def objective(
         self, state: State, obs: Float[Array, " obs"], action: Float[Array, " action"]
     ) -> Float[Array, ""]:
         """L_A of an action, hinged at itself where learning hinges at the batch; low is good."""
-        q, cost, deviation = assessment(state.q, state.qc, obs, action)
-        qc = cost + self.cost_spread * deviation
+        q_critics, qc_critics, limit = dimensionless(self, state)
+        inputs = (standardised(state, obs)[None], action[None])
+        q = clipped_value(q_critics(*inputs)[:, 0, 0])
+        qc = pessimistic_cost(qc_critics(*inputs)[:, 0], self.cost_spread)
         if self.energy == "reward":
             return -q
         if self.energy == "plain":
-            return lagrangian(q, qc, state.dual.lam, state.limit)
-        return augmented_lagrangian(q, qc, state.dual.lam, state.limit, self.rho)
+            return lagrangian(q, qc, state.dual.lam, limit)
+        return augmented_lagrangian(q, qc, state.dual.lam, limit, self.rho)
 
     def portable(self, state: State) -> PolicyData:
-        """The Gaussian and the Lagrangian as plain arrays."""
+        """The Gaussian and the Lagrangian as plain arrays of raw observations."""
+        q, qc, limit = dimensionless(self, state)
         return PolicyData(
-            policy=tanh_gaussian(state.actor, self.log_std_bounds),
-            critics=lagrangian_critics(state, self.energy, self.rho, self.cost_spread),
+            policy=tanh_gaussian(folded(state.actor, state.units), self.log_std_bounds),
+            critics=lagrangian_critics(
+                folded(q, state.units),
+                folded(qc, state.units),
+                self.energy,
+                np.asarray(state.dual.lam),
+                np.asarray(limit),
+                self.rho,
+                self.cost_spread,
+            ),
             low=np.asarray(state.low),
             high=np.asarray(state.high),
         )
@@ -240,69 +203,40 @@ class SACLag(ReplayOptions):
 
     def update_with(self, state: State, batch: Transition, draws: Draws) -> tuple[State, Metrics]:
         """One gradient round with given random numbers."""
+        state, batch = measure(self, state, batch)
         alpha = state.temperature.alpha
-        state, of_critics = self._critic_step(state, batch, draws, alpha)
+        next_action, log_prob = self._sample(state.actor, batch.next_obs, draws.next_noise, state)
+        bonus = -alpha * log_prob / energy_share(self)
+        cost_bonus = bonus if self.cost_entropy else 0.0
+        state, of_critics = critic_step(
+            self, state, batch, next_action, bonus, cost_bonus, draws.members
+        )
         state, qc, of_policy = self._policy_step(state, batch, draws, alpha)
         state, of_dual = self._dual_step(state, qc)
-        rate = polyak_rate(self.polyak, state.rounds, self.polyak_every, alpha)
-        state = replace(
-            state,
-            target_q=polyak(state.target_q, state.q, rate),
-            target_qc=polyak(state.target_qc, state.qc, rate),
-            rounds=state.rounds + 1,
-        )
-        return state, of_critics | of_policy | of_dual
-
-    def _critic_step(
-        self, state: State, batch: Transition, draws: Draws, alpha: Float[Array, ""]
-    ) -> tuple[State, Metrics]:
-        """The soft target of the return; the cost's without entropy, by default."""
-        next_action, log_prob = self._sample(state.actor, batch.next_obs, draws.next_noise, state)
-        bonus = -alpha * log_prob
-
-        next_q = clipped_value(state.target_q.values(batch.next_obs, next_action)[..., 0])
-        keep = bootstrap_mask(
-            batch, self.mask_reward, self.goal_is_terminal, self.timeout_is_terminal
-        )
-        target = td_target(batch.reward, keep, self.discount, next_q + bonus)
-        (q_loss, q_values), grads = double_critic_loss(state.q, batch, target)
-        q, q_moments = adam_step(state.q, grads, state.q_moments, self.critic_rate)
-
-        next_qc = state.target_qc.values(batch.next_obs, next_action)
-        if self.cost_target == "max":
-            largest = jnp.max(next_qc[draws.members], axis=0)
-            next_qc = jnp.broadcast_to(largest, next_qc.shape)
-        next_qc = next_cost(next_qc, self.cost_target == "mean", self.cost_floor)
-        if self.cost_entropy:
-            next_qc = next_qc + bonus[:, None]
-        keep = bootstrap_mask(batch, self.mask_cost, timeout_is_terminal=self.timeout_is_terminal)
-        targets = cost_targets(batch.cost, keep, self.cost_discount, next_qc)
-        (qc_loss, _), grads = ensemble_loss(state.qc, batch, targets)
-        qc, qc_moments = adam_step(state.qc, grads, state.qc_moments, self.critic_rate)
-
-        state = replace(state, q=q, q_moments=q_moments, qc=qc, qc_moments=qc_moments)
-        return state, {"q_loss": q_loss, "qc_loss": qc_loss, "q_mean": jnp.mean(q_values)}
+        return targets_follow(self, state), of_critics | of_policy | of_dual
 
     def _policy_step(
         self, state: State, batch: Transition, draws: Draws, alpha: Float[Array, ""]
     ) -> tuple[State, Float[Array, "batch constraints"], Metrics]:
         """Entropy against energy; Q_c at the dual step's actions."""
-        replayed = state.qc.values(batch.obs, batch.action)
+        q_critics, qc_critics, limit = dimensionless(self, state)
+        replayed = qc_critics.values(batch.obs, batch.action)
         qc_replay = pessimistic_cost(replayed, self.cost_spread)
-        weights = self._cost_weights(state, jnp.mean(qc_replay, axis=0) - state.limit)
+        weights = self._cost_weights(state, jnp.mean(qc_replay, axis=0) - limit)
         scale = 1.0 / (1.0 + jnp.sum(state.dual.lam)) if self.rescale else 1.0
 
         def loss(actor: MLP) -> tuple[Array, tuple[Array, Array]]:
             action, log_prob = self._sample(actor, batch.obs, draws.noise, state)
-            q = clipped_value(state.q(batch.obs, action)[..., 0])
-            qc = pessimistic_cost(state.qc(batch.obs, action), self.cost_spread)
-            energy = jax.vmap(self._energy, (0, 0, None, None))(q, qc, weights, state.limit)
+            q = clipped_value(q_critics(batch.obs, action)[..., 0])
+            qc = pessimistic_cost(qc_critics(batch.obs, action), self.cost_spread)
+            energy = jax.vmap(self._energy, (0, 0, None, None))(q, qc, weights, limit)
             return scale * jnp.mean(alpha * log_prob + energy), (log_prob, qc)
 
         (policy_loss, (log_prob, qc_policy)), grads = jax.value_and_grad(loss, has_aux=True)(
             state.actor
         )
-        actor, moments = adam_step(state.actor, grads, state.actor_moments, self.actor_rate)
+        how = (self.actor_rate, self.momentum)
+        actor, moments = adam_step(state.actor, grads, state.actor_moments, *how)
         temperature = state.temperature
         if self.learn_alpha:
             target_entropy = self.entropy_per_action * batch.action.shape[-1]
@@ -320,16 +254,28 @@ class SACLag(ReplayOptions):
     def _dual_step(
         self, state: State, qc: Float[Array, "batch constraints"]
     ) -> tuple[State, Metrics]:
-        """Ascend on the mean violation."""
-        dual = state.dual
-        if self.energy != "reward":
-            dual = self._dual.step(dual, jnp.mean(qc, axis=0) - state.limit)
+        """Ascend on the mean violation of the critics, if they are what the multiplier follows."""
+        dual, limit = state.dual, dimensionless(self, state)[2]
+        if self.energy != "reward" and self.dual_signal == "critics":
+            dual = self._dual.step(dual, jnp.mean(qc, axis=0) - limit)
         metrics = {
             "lam": jnp.zeros_like(dual.lam) if self.energy == "reward" else dual.lam,
             "qc_mean": jnp.mean(qc, axis=0),
-            "violation": jnp.mean(jnp.maximum(qc - state.limit, 0.0), axis=0),
+            "violation": jnp.mean(jnp.maximum(qc - limit, 0.0), axis=0),
         }
         return replace(state, dual=dual), metrics
+
+    def feedback(
+        self,
+        state: State,
+        episode_costs: Float[Array, "envs constraints"],
+        ended: Int[Array, " envs"],
+    ) -> State:
+        """What the training episodes that ended have cost, in the budgets' own units."""
+        if self.energy == "reward" or self.dual_signal == "critics":
+            return state
+        unit = budget_unit(self, state)
+        return feedback(self, self._dual, state, episode_costs, ended, unit)
 
     def _cost_weights(
         self, state: State, violation: Float[Array, " constraints"]
@@ -365,7 +311,8 @@ class SACLag(ReplayOptions):
 
     @property
     def _dual(self) -> Any:
-        return dual_rule(self.dual, self.dual_rate, self.pid)
+        each = self.energy == "augmented" and self.hinge == "sample"
+        return rule(self, hinge=self.rho if each else 0.0)
 
     def draw(self, action_shape: tuple[int, ...], key: PRNGKeyArray) -> Draws:
         """The random numbers of one update."""

@@ -21,6 +21,7 @@ from algd.evaluation.acting import act
 from algd.evaluation.policy import Policy, load
 from algd.evaluation.stats import bootstrap_interval
 from algd.experiments.scale import Scale
+from algd.objectives.critic_learning import dimensionless, standardised
 from algd.objectives.lagrangians import augmented_lagrangian, lagrangian
 from algd.objectives.td_targets import clipped_value, pessimistic_cost
 from algd.runs.config import parse_config
@@ -87,7 +88,8 @@ def reproduce(scale: Scale, out: Path, run: Path | None = None) -> None:
     side = np.linspace(-1.0 - REACH, 1.0 + REACH, CELLS[scale])
     print(f"landscape: {len(observations)} states, {len(side)} x {len(side)} actions", flush=True)
     found = [surface(algorithm, policy.state, obs, side) for obs in observations]
-    lam, limit = float(policy.state.dual.lam[0]), float(policy.state.limit[0])
+    lam = float(policy.state.dual.lam[0])
+    limit = float(dimensionless(algorithm, policy.state)[2][0])
     rows = curvature_rows(found, (lam, 1.0), limit)
     summary = summarise_curvature(rows)
     write_csv(rows, out / "landscape.csv")
@@ -182,18 +184,22 @@ def surface(
     """The critics as the energy sees them, over all pairs of actions."""
     grid = np.stack(np.meshgrid(side, side, indexing="ij"), axis=-1).reshape(-1, 2)
     actions = jnp.asarray(grid, jnp.float32)
-    q, qc = _critics(state, jnp.asarray(obs), actions, algorithm.cost_spread)
+    q, qc = _critics(algorithm, state, jnp.asarray(obs), actions)
     shape = (len(side), len(side))
     return Surface(side, _double(q).reshape(shape), _double(qc).reshape(shape))
 
 
-@partial(jax.jit, static_argnames=("spread",))
+@partial(jax.jit, static_argnames=("algorithm",))
 def _critics(
-    state: State, obs: Float[Array, " obs"], actions: Float[Array, "actions 2"], spread: float
+    algorithm: ALGD,
+    state: State,
+    obs: Float[Array, " obs"],
+    actions: Float[Array, "actions 2"],
 ) -> tuple[Float[Array, " actions"], Float[Array, " actions"]]:
-    rows = jnp.broadcast_to(obs, (len(actions), len(obs)))
-    q = clipped_value(state.q(rows, actions)[..., 0])
-    return q, pessimistic_cost(state.qc(rows, actions)[..., 0], spread)
+    rows = jnp.broadcast_to(standardised(state, obs), (len(actions), len(obs)))
+    q, qc, _ = dimensionless(algorithm, state)
+    costs = pessimistic_cost(qc(rows, actions)[..., 0], algorithm.cost_spread)
+    return clipped_value(q(rows, actions)[..., 0]), costs
 
 
 def plain_energy(found: Surface, lam: float, limit: float) -> Float[np.ndarray, "cells cells"]:

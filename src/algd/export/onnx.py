@@ -94,12 +94,25 @@ def _diffusion(graph: _Graph, data: PolicyData, sampled: bool) -> str:
         inside = _squashed(graph, x, data) if policy.squash == "tanh" else x
         first = graph.node("Add", graph.dense(inside, of_action, levels[k]), state_half)
         hidden = graph.hidden(graph.node("Relu", first), net, 1)
-        drift = policy.drift[k]
-        move = graph.dense(hidden, drift * net.weights[-1], drift * net.biases[-1])
-        x = graph.node("Add", x, move)
+        x = graph.node("Add", x, _move(graph, hidden, x, policy, k))
         if sampled and policy.scales[k]:
             x = graph.node("Add", x, graph.node("Mul", graph.noise(k + 1), policy.scales[k]))
     return x
+
+
+def _move(graph: _Graph, hidden: str, x: str, policy: Any, k: int) -> str:
+    """What the score of level k moves the latent by."""
+    drift, weight, bias = policy.drift[k], policy.network.weights[-1], policy.network.biases[-1]
+    if policy.levels is None:
+        return graph.dense(hidden, drift * weight, drift * bias)
+    (of_mean, of_log), (mean_bias, log_bias) = np.split(weight, 2, axis=1), np.split(bias, 2)
+    low, high = policy.log_bounds
+    log = graph.dense(hidden, of_log, log_bias)
+    log = graph.node("Max", graph.node("Min", log, high), low)
+    own = graph.node("Exp", graph.node("Mul", log, 2.0))
+    variance = graph.node("Add", own, policy.levels[k] ** 2)
+    ahead = graph.node("Sub", graph.dense(hidden, of_mean, mean_bias), x)
+    return graph.node("Mul", graph.node("Div", ahead, variance), drift)
 
 
 def _gaussian(graph: _Graph, data: PolicyData, sampled: bool) -> str:

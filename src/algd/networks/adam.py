@@ -9,11 +9,16 @@ from jaxtyping import Array, Float, Int
 
 
 def adam_step(
-    params: Any, grads: Any, moments: Any, rate: float | Float[Array, ""]
+    params: Any,
+    grads: Any,
+    moments: Any,
+    rate: float | Float[Array, ""],
+    momentum: float = 0.9,
 ) -> tuple[Any, Any]:
-    """One Adam step (0.9, 0.999, 1e-8). Optax mixes integer counts and floats: hence the guard."""
+    """One Adam step (momentum, 0.999, 1e-8). Optax mixes integer counts and floats: hence the
+    guard."""
     with jax.numpy_dtype_promotion("standard"):
-        updates, moments = optax.adam(rate).update(grads, moments)
+        updates, moments = optax.adam(rate, b1=momentum).update(grads, moments)
         return optax.apply_updates(params, updates), moments
 
 

@@ -103,6 +103,10 @@ class Temperature(eqx.Module):
         """The weight itself."""
         return jnp.exp(self.log_alpha)
 
+    def scaled(self, factor: Float[Array, ""]) -> "Temperature":
+        """The temperature in another unit of energy."""
+        return Temperature(self.log_alpha + jnp.log(factor), self.moments)
+
     def step(
         self,
         log_prob: Float[Array, " batch"],

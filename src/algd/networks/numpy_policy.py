@@ -50,7 +50,9 @@ ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 @dataclasses.dataclass(frozen=True)
 class Diffusion:
     """A reverse diffusion: `network` maps `[obs, action, embedding[k]]` to a score, `drift` and
-    `scales` are what level k moves and adds, `start` is the noise that the chain starts from."""
+    `scales` are what level k moves and adds, `start` is the noise that the chain starts from. With
+    `levels`, the noise of each level, the network gives mean and log-deviation of a normal density,
+    whose smoothed score is taken; `log_bounds` cut the latter."""
 
     network: Network
     embedding: np.ndarray
@@ -59,6 +61,8 @@ class Diffusion:
     start: float
     squash: Squash
     always_sampled: bool = False
+    levels: np.ndarray | None = None
+    log_bounds: np.ndarray | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -233,7 +237,12 @@ class _Chain:
             for weight, bias in zip(net.weights[1:], net.biases[1:], strict=True)
         ]
         self.middle = layers[:-1]
-        self.last = [np.float32(drift) * layers[-1] for drift in policy.drift]
+        self.drift = [np.float32(drift) for drift in policy.drift]
+        self.squares = None if policy.levels is None else np.square(policy.levels)
+        self.log_bounds = policy.log_bounds
+        # A score's drift is in the last layer; mean and deviation are wanted as they are.
+        whole = policy.levels is None
+        self.last = [drift * layers[-1] if whole else layers[-1] for drift in self.drift]
         self.scales = [np.float32(scale) for scale in policy.scales]
         self.start, self.squash = np.float32(policy.start), policy.squash
         self._reserve(1)
@@ -251,7 +260,8 @@ class _Chain:
         scratch = [np.empty_like(output) for output in outputs]
         self.steps = list(zip(self.middle, full[:-1], outputs[1:], scratch[1:], strict=True))
         self.first, self.first_size, self.end = outputs[0], scratch[0], full[-1]
-        self.x, self.inside, self.move = np.empty((3, len(self.box.low), count), np.float32)
+        self.x, self.inside = np.empty((2, len(self.box.low), count), np.float32)
+        self.move = np.empty((len(self.last[0]), count), np.float32)
 
     def __call__(self, obs: np.ndarray, noise: np.ndarray | None) -> np.ndarray:
         """The actions at the ends of the chains."""
@@ -272,10 +282,18 @@ class _Chain:
             for weight, source, target, size in self.steps:
                 dot(weight, source, target)
                 add(target, absolute(target, size), target)
-            add(x, dot(last, end, move), x)
+            dot(last, end, move)
+            add(x, move if self.squares is None else self._normal_drift(k), x)
             if noise is not None and scale:
                 x += scale * noise[:, k + 1].T
         return self.box(x.T)
+
+    def _normal_drift(self, k: int) -> np.ndarray:
+        """The drift of level k by the network's mean and log-deviation in `move`."""
+        assert self.squares is not None
+        mean, log_deviation = np.split(self.move, 2)
+        variance = np.exp(2 * np.clip(log_deviation, *self.log_bounds))
+        return self.drift[k] * (mean - self.x) / (variance + self.squares[k])
 
 
 class _Normal:

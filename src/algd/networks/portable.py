@@ -1,12 +1,15 @@
 """From the algorithms' networks to plain arrays."""
 
-from typing import Any, Protocol, runtime_checkable
+from dataclasses import replace
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
+import jax.numpy as jnp
 import numpy as np
 
 from algd.networks.critics import CriticEnsemble
 from algd.networks.layers import MLP, Activation, Linear
 from algd.networks.numpy_policy import Critics, Gaussian, Network, Objective, PolicyData
+from algd.networks.score import ScoreNetwork
 
 
 @runtime_checkable
@@ -41,14 +44,32 @@ def tanh_gaussian(actor: MLP, log_std_bounds: tuple[float, float]) -> Gaussian:
     )
 
 
-def lagrangian_critics(state: Any, objective: Objective, rho: float, spread: float) -> Critics:
-    """The critics and multipliers of a state with `q`, `qc`, `dual` and `limit`."""
-    return Critics(
-        q=network(state.q),
-        qc=network(state.qc),
-        objective=objective,
-        lam=np.asarray(state.dual.lam),
-        limit=np.asarray(state.limit),
-        rho=rho,
-        spread=spread,
-    )
+Layered = TypeVar("Layered", MLP, CriticEnsemble, ScoreNetwork)
+
+
+def folded(trained: Layered, units: Any) -> Layered:
+    """The network of raw observations, where the one given sees standardised ones by these units.
+
+    The observation comes first among the inputs of every network.
+    """
+    if units is None:
+        return trained
+    layers = trained.layers
+    weight, size = layers[0].weight, units.obs_mean.shape[-1]
+    of_obs = weight[..., :size, :] / units.obs_deviation[:, None]
+    bias = layers[0].bias - units.obs_mean @ of_obs
+    first = Linear(jnp.concatenate([of_obs, weight[..., size:, :]], axis=-2), bias)
+    return replace(trained, layers=(first, *layers[1:]))
+
+
+def lagrangian_critics(
+    q: CriticEnsemble,
+    qc: CriticEnsemble,
+    objective: Objective,
+    lam: np.ndarray,
+    limit: np.ndarray,
+    rho: float,
+    spread: float,
+) -> Critics:
+    """The critics, multipliers and limits of a Lagrangian."""
+    return Critics(network(q), network(qc), objective, lam, limit, rho, spread)

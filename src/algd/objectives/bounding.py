@@ -16,6 +16,12 @@ BoundsName = Literal["boltzmann", "tanh", "clip"]
 Latent = Float[Array, "*batch action"]
 Action = Float[Array, "*batch action"]
 Energies = Float[Array, "*batch"]
+Temperature = float | Float[Array, ""]
+
+
+def log_slope(latent: Latent) -> Latent:
+    """log(1 - tanh^2 x) = 2 (log 2 - x - softplus(-2x)), without cancellation at large |x|."""
+    return 2.0 * (jnp.log(2.0) - latent - jax.nn.softplus(-2.0 * latent))
 
 
 class Box(NamedTuple):
@@ -58,15 +64,13 @@ class Boltzmann(NamedTuple):
         return proposed
 
     def in_latent(
-        self, energies: Energies, grads: Action, proposed: Latent, beta: float
+        self, energies: Energies, grads: Action, proposed: Latent, beta: Temperature
     ) -> tuple[Energies, Latent]:
         """With the Jacobian of the tanh."""
         unit = jnp.tanh(proposed)
         slope = 1.0 - unit**2
-        # log(1 - tanh^2 x) = 2 (log 2 - x - softplus(-2x)), without cancellation at large |x|.
-        log_slope = 2.0 * (jnp.log(2.0) - proposed - jax.nn.softplus(-2.0 * proposed))
         return (
-            energies - beta * jnp.sum(log_slope, axis=-1),
+            energies - beta * jnp.sum(log_slope(proposed), axis=-1),
             grads * self.box.half_width * slope + 2.0 * beta * unit,
         )
 
@@ -92,7 +96,7 @@ class Tanh(NamedTuple):
         return proposed
 
     def in_latent(
-        self, energies: Energies, grads: Action, proposed: Action, beta: float
+        self, energies: Energies, grads: Action, proposed: Action, beta: Temperature
     ) -> tuple[Energies, Action]:
         """As they are."""
         return energies, grads
@@ -122,7 +126,7 @@ class Clip(NamedTuple):
         return self.box.of_unit(proposed)
 
     def in_latent(
-        self, energies: Energies, grads: Action, proposed: Latent, beta: float
+        self, energies: Energies, grads: Action, proposed: Latent, beta: Temperature
     ) -> tuple[Energies, Latent]:
         """In units of the box."""
         return energies, grads * self.box.half_width

@@ -29,12 +29,21 @@ class ProjectedState(eqx.Module):
 
     lam: PerConstraint
 
+    def scaled(self, factor: PerConstraint) -> "ProjectedState":
+        """The multiplier in another unit of return over cost."""
+        return ProjectedState(self.lam * factor)
+
 
 @dataclass(frozen=True)
 class ProjectedAscent:
-    r"""$\lambda \leftarrow [\lambda + \eta\, e]_+$ with the violation $e = Q_c - h$."""
+    r"""$\lambda \leftarrow \max(\lambda + \eta\, e, \lambda_{min})$ with $e = Q_c - h$.
+
+    Inside an augmented Lagrangian a multiplier below zero is a limit above h, since $[\lambda +
+    \rho (Q_c - h)]_+ = \rho\,[Q_c - (h - \lambda/\rho)]_+$.
+    """
 
     rate: float
+    floor: float = 0.0
 
     def init(self, lam: PerConstraint) -> ProjectedState:
         """Start at `lam`."""
@@ -42,7 +51,7 @@ class ProjectedAscent:
 
     def step(self, state: ProjectedState, violation: PerConstraint) -> ProjectedState:
         """One step of projected gradient ascent."""
-        return ProjectedState(jnp.maximum(state.lam + self.rate * violation, 0.0))
+        return ProjectedState(jnp.maximum(state.lam + self.rate * violation, self.floor))
 
 
 class AdamState(eqx.Module):
@@ -50,6 +59,10 @@ class AdamState(eqx.Module):
 
     lam: PerConstraint
     moments: tuple
+
+    def scaled(self, factor: PerConstraint) -> "AdamState":
+        """The multiplier in another unit of return over cost."""
+        return AdamState(self.lam * factor, self.moments)
 
 
 @dataclass(frozen=True)
@@ -79,6 +92,10 @@ class LogAdamState(eqx.Module):
         """The multiplier, always positive."""
         return jnp.exp(self.log_lam)
 
+    def scaled(self, factor: PerConstraint) -> "LogAdamState":
+        """The multiplier in another unit of return over cost."""
+        return LogAdamState(self.log_lam + jnp.log(factor), self.moments)
+
 
 @dataclass(frozen=True)
 class LogAdam:
@@ -105,6 +122,10 @@ class PIDState(eqx.Module):
     lam: PerConstraint
     integral: PerConstraint
     previous: PerConstraint
+
+    def scaled(self, factor: PerConstraint) -> "PIDState":
+        """The multiplier in another unit of return over cost."""
+        return PIDState(self.lam * factor, self.integral * factor, self.previous)
 
 
 @dataclass(frozen=True)
@@ -179,10 +200,13 @@ Dual = ProjectedAscent | ProjectedAdam | LogAdam | PID
 DualState = ProjectedState | AdamState | LogAdamState | PIDState
 
 
-def dual_rule(name: DualName, rate: float, pid: tuple[float, float, float]) -> Dual:
-    """The rule of that name: the gains `pid` serve the PID rule, `rate` all others."""
+def dual_rule(
+    name: DualName, rate: float, pid: tuple[float, float, float], floor: float = 0.0
+) -> Dual:
+    """The rule of that name: the gains `pid` serve the PID rule, `rate` all others, and `floor`
+    bounds projected ascent."""
     if name == "projected":
-        return ProjectedAscent(rate)
+        return ProjectedAscent(rate, floor)
     if name == "adam":
         return ProjectedAdam(rate)
     if name == "log-adam":

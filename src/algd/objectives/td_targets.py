@@ -1,13 +1,18 @@
 """Temporal-difference targets and what is read off an ensemble of critics."""
 
-from typing import Any
+from collections.abc import Callable
+from functools import reduce
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
+from algd.networks.batch_norm import NormalisedEnsemble
 from algd.networks.critics import CriticEnsemble
-from algd.types import Assessment, Transition
+from algd.types import Transition
+
+Critics = CriticEnsemble | NormalisedEnsemble
 
 
 def bootstrap_mask(
@@ -60,29 +65,53 @@ def cost_targets(
     )
 
 
-def double_critic_loss(
-    q: CriticEnsemble, batch: Transition, target: Float[Array, " batch"]
-) -> tuple[tuple[Float[Array, ""], Float[Array, "members batch"]], CriticEnsemble]:
-    r"""$\sum_j \mathrm{mean} (Q_j - y)^2$ and the values Q_j, with the loss's gradient."""
-    targets = jnp.broadcast_to(target[:, None], (q.members, len(target), 1))
-    weight = 1.0 / len(target)
-    values, grads = q.regress(batch.obs, batch.action, targets, weight)
-    return (weight * jnp.sum((values - targets) ** 2), values[..., 0]), grads
+class Regression(NamedTuple):
+    """One step of temporal-difference learning: the critics (their running statistics a step on,
+    if they have any), the gradient by their weights, the loss, and their values of the batch."""
+
+    critics: Critics
+    grads: Critics
+    loss: Float[Array, ""]
+    values: Float[Array, "members batch outputs"]
 
 
-def ensemble_loss(
-    qc: CriticEnsemble,
+def td_regression(
+    critics: Critics,
+    targets: Critics | None,
     batch: Transition,
-    targets: Float[Array, "members batch outputs"],
-) -> tuple[tuple[Float[Array, ""], Float[Array, "members batch outputs"]], CriticEnsemble]:
-    r"""$\mathrm{mean}_i\,\mathrm{mean} (Q_{c,i} - y_i)^2$ and the values, with the gradient.
+    next_action: Float[Array, "batch action"],
+    bootstrap: Callable[[Float[Array, "members batch outputs"]], Array],
+    weight: float,
+) -> Regression:
+    r"""The gradient of $w \sum (Q_i(s, a) - y_i)^2$ with $y = $ `bootstrap`$(Q'(s', a'))$.
 
-    Summed over constraints, so that a second budget does not slow the first one's critic.
+    Q' are the target critics; batch-normalised ones need none: both steps are one batch of theirs.
     """
-    members, rows, _ = targets.shape
-    weight = 1.0 / (members * rows)
-    values, grads = qc.regress(batch.obs, batch.action, targets, weight)
-    return (weight * jnp.sum((values - targets) ** 2), values), grads
+    if isinstance(critics, NormalisedEnsemble):
+        inputs = jnp.concatenate([batch.obs, batch.action], axis=-1)
+        following = jnp.concatenate([batch.next_obs, next_action], axis=-1)
+        values, y, grads, moments = critics.regress(inputs, following, bootstrap, weight)
+        critics = critics.following(moments)
+    else:
+        assert isinstance(targets, CriticEnsemble)
+        y = bootstrap(targets.values(batch.next_obs, next_action))
+        values, grads = critics.regress(batch.obs, batch.action, y, weight)
+    return Regression(critics, grads, weight * jnp.sum((values - y) ** 2), values)
+
+
+def double_q_target(
+    signal: Float[Array, " batch"],
+    keep: Float[Array, " batch"],
+    discount: float,
+    bonus: Float[Array, " batch"] | float = 0.0,
+) -> Callable[[Float[Array, "members batch outputs"]], Array]:
+    r"""From the members' next values to $y = r + \gamma\, m (\min_j Q'_j + b)$, one for all."""
+
+    def bootstrap(following: Float[Array, "members batch outputs"]) -> Array:
+        y = td_target(signal, keep, discount, clipped_value(following[..., 0]) + bonus)
+        return jnp.broadcast_to(y[:, None], following.shape)
+
+    return bootstrap
 
 
 def reachability_target(
@@ -101,8 +130,12 @@ def reachability_target(
 
 
 def clipped_value(qs: Float[Array, "members *batch"]) -> Float[Array, "*batch"]:
-    r"""$\min_j Q_j$: the pessimistic value of the double critic."""
-    return jnp.min(qs, axis=0)
+    r"""$\min_j Q_j$: the pessimistic value of the double critic.
+
+    Two by two: the gradient of a minimum over an axis divides by the number of equal members, which
+    is zero where the compiler computes them a second time to another last bit.
+    """
+    return reduce(jnp.minimum, qs)
 
 
 def pessimistic_cost(qcs: Float[Array, "members *batch"], spread: float) -> Float[Array, "*batch"]:
@@ -118,26 +151,6 @@ def pessimistic_cost(qcs: Float[Array, "members *batch"], spread: float) -> Floa
     return mean + spread * std
 
 
-def assessment(
-    q: CriticEnsemble,
-    qc: CriticEnsemble,
-    obs: Float[Array, " obs"],
-    action: Float[Array, " action"],
-) -> Assessment:
-    """The double critic's value of one action; mean and spread of the cost ensemble."""
-    values = q(obs[None], action[None])[:, 0, 0]
-    costs = qc(obs[None], action[None])[:, 0]
-    mean = pessimistic_cost(costs, 0.0)
-    return Assessment(clipped_value(values), mean, pessimistic_cost(costs, 1.0) - mean)
-
-
 def polyak(target: Any, online: Any, rate: float | Float[Array, ""]) -> Any:
     r"""$\theta' \leftarrow (1 - \eta)\,\theta' + \eta\,\theta$."""
     return jax.tree.map(lambda old, new: (1.0 - rate) * old + rate * new, target, online)
-
-
-def polyak_rate(
-    rate: float, rounds: Int[Array, ""], every: int, like: Float[Array, ""]
-) -> Float[Array, ""]:
-    """`rate` once in so many rounds, zero between."""
-    return jnp.where(rounds % every == 0, rate, 0.0).astype(like.dtype)

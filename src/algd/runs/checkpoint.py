@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from algd.runs.config import Settings, parse_config, spec_of
 from algd.runs.directory import Run
@@ -41,13 +41,14 @@ class PendingUpdate(NamedTuple):
 
     `keep` says which copies' transitions may be stored, `rounds` how many gradient rounds they are
     worth. `cost_so_far` is what each copy's episode has cost, in the budgets' units; where the
-    episode `ended` with this step it is the cost of the whole.
+    episode `ended` with this step, after so many steps (zero: it goes on), that is the cost of the
+    whole.
     """
 
     fresh: Transition
     keep: Bool[np.ndarray, "*seeds envs"]
     cost_so_far: Float[np.ndarray, "*seeds envs constraints"]
-    ended: Bool[np.ndarray, "*seeds envs"]
+    ended: Int[np.ndarray, "*seeds envs"]
     key: PRNGKeyArray
     rounds: int
 

@@ -84,7 +84,8 @@ def collect(setup: Setup, state: TrainState) -> TrainState:
             told["cost_so_far"] = costs
         fresh = make_transition(obs, action, result, told)
     counters, rounds = _advance(setup, state.counters)
-    ended = result.terminated | result.truncated
+    lengths = stack([sums.length + 1 for sums in state.statistics])
+    ended = np.where(result.terminated | result.truncated, lengths, 0).astype(np.int32)
     return state._replace(
         counters=counters,
         obs=result.obs,

@@ -117,7 +117,7 @@ def give_feedback(
     algorithm: LearnsFromEpisodes,
     learner: Any,
     cost: Float[Array | np.ndarray, "*seeds envs constraints"],
-    ended: Bool[Array | np.ndarray, "*seeds envs"],
+    ended: Int[Array | np.ndarray, "*seeds envs"],
     seeds: int = 1,
 ) -> Any:
     """Tell the algorithm what the episodes that ended have cost."""

@@ -1,0 +1,284 @@
+"""Critics of return and cost, as the primal-dual algorithms learn them: options, targets, units.
+
+The functions work on any algorithm's state that has the fields `q`, `qc`, `target_q`, `target_qc`,
+`q_moments`, `qc_moments`, `temperature`, `dual`, `limit`, `units` and `rounds`.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from algd.networks.adam import adam_step, init_moments
+from algd.networks.batch_norm import NormalisedEnsemble
+from algd.networks.critics import CriticEnsemble
+from algd.networks.layers import Initialiser, Linear, half_fan_in_normal, xavier_uniform
+from algd.objectives.normalisation import Units
+from algd.objectives.td_targets import (
+    Critics,
+    bootstrap_mask,
+    clipped_value,
+    cost_targets,
+    double_q_target,
+    next_cost,
+    pessimistic_cost,
+    polyak,
+    td_regression,
+)
+from algd.types import (
+    Assessment,
+    EnvSpec,
+    Fraction,
+    Members,
+    Metrics,
+    NonNegative,
+    Positive,
+    ReplayOptions,
+    Share,
+    Transition,
+    Width,
+)
+
+C = TypeVar("C", CriticEnsemble, NormalisedEnsemble)
+
+FIRST_OUTPUT = 0.1
+"""Size of the last layer's initial weights in own units, where values grow from zero."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CriticOptions(ReplayOptions):
+    """How critics learn; inherited as fields."""
+
+    normalise: bool = False
+    """Measure observations by their running mean and deviation, rewards by the size of a return,
+    costs by the limit: then temperature, penalty and dual rate are pure numbers."""
+    critics: Literal["plain", "batch-norm"] = "plain"
+    """Whether critics are normalised by the statistics of their batch, and need no target copies
+    then."""
+
+    cost_ensemble: Members = 4
+    """M, members of the cost ensemble."""
+    cost_spread: NonNegative = 0.5
+    """The cost estimate in L and in the dual step is mean + spread * std over the ensemble."""
+    cost_target: Literal["own", "mean", "max"] = "own"
+    """Each member bootstraps from its own target copy, or all from the mean of the copies, or from
+    the largest of a few drawn ones."""
+    cost_floor: bool = True
+    """Cut bootstrapped costs at zero: costs are not negative, but a policy that seeks low
+    estimates finds negative ones and they feed themselves."""
+    mask_reward: bool = True
+    """Whether a terminal step cuts the bootstrap of the return."""
+    mask_cost: bool = True
+    """Whether a terminal step cuts the bootstrap of the cost."""
+    goal_is_terminal: bool = False
+    """Treat a met goal as terminal for the return although the episode goes on."""
+    timeout_is_terminal: bool = False
+    """Treat the time limit as terminal (authors' program on the velocity tasks)."""
+
+    critic_rate: Positive = 1e-3
+    """Adam step size of the critics."""
+    momentum: Share = 0.9
+    """Adam's weight of past gradients."""
+    polyak: Fraction = 0.02
+    """Rate at which target critics follow."""
+    polyak_every: int = 1
+    """Gradient rounds between two target updates."""
+    critic_hidden: Width = 128
+    """Width of the critics' two hidden layers."""
+
+
+def init_critics(
+    options: CriticOptions, spec: EnvSpec, q_key: PRNGKeyArray, qc_key: PRNGKeyArray
+) -> dict[str, Any]:
+    """The fields of the critics in an algorithm's state; targets equal to them."""
+    q = _ensemble(options, spec, 2, 1, "relu", xavier_uniform, q_key)
+    qc = _ensemble(
+        options, spec, options.cost_ensemble, len(spec.budgets), "silu", half_fan_in_normal, qc_key
+    )
+    # A donated buffer may appear only once: the targets are copies.
+    copied = options.critics == "plain"
+    return {
+        "q": q,
+        "qc": qc,
+        "target_q": jax.tree.map(jnp.copy, q) if copied else None,
+        "target_qc": jax.tree.map(jnp.copy, qc) if copied else None,
+        "q_moments": init_moments(q),
+        "qc_moments": init_moments(qc),
+        "units": Units.create(spec.obs_size, len(spec.budgets)) if options.normalise else None,
+    }
+
+
+def _ensemble(
+    options: CriticOptions,
+    spec: EnvSpec,
+    members: int,
+    outputs: int,
+    activation: Literal["relu", "silu"],
+    initialiser: Initialiser,
+    key: PRNGKeyArray,
+) -> Critics:
+    sizes, hidden = (spec.obs_size, spec.action_size), (options.critic_hidden,) * 2
+    factors = jnp.full(outputs, FIRST_OUTPUT if options.normalise else 1.0)
+    if options.critics == "batch-norm":
+        shape = (members, sum(sizes), hidden, outputs)
+        return scale_outputs(NormalisedEnsemble.create(*shape, xavier_uniform, key), factors)
+    how = (hidden, outputs, activation, initialiser, key)
+    return scale_outputs(CriticEnsemble.create(members, *sizes, *how), factors)
+
+
+def plain(critics: Critics) -> CriticEnsemble:
+    """Critics that can be asked: by running statistics, if they have any."""
+    return critics.plain if isinstance(critics, NormalisedEnsemble) else critics
+
+
+def scale_outputs(critics: C, factors: Float[Array, " outputs"]) -> C:
+    """The critics whose values are these many times theirs."""
+    last = critics.layers[-1]
+    scaled = Linear(last.weight * factors, last.bias * factors)
+    return replace(critics, layers=(*critics.layers[:-1], scaled))
+
+
+def measure(options: CriticOptions, state: Any, batch: Transition) -> tuple[Any, Transition]:
+    """Take the batch into the running statistics; the batch in the units they make.
+
+    Where a unit moves, what is measured in it moves along: the critics' last layers, the
+    temperature, and the multiplier, which weighs cost against return. So nothing that was learnt
+    is lost.
+    """
+    old: Units | None = state.units
+    if old is None:
+        return state, batch
+    new = old.observe(batch)
+    limit = state.limit
+    rewards = [units.reward_unit(options.discount) for units in (old, new)]
+    costs = [units.cost_unit(limit, options.cost_discount) for units in (old, new)]
+    seen = old.count > 0
+    by_reward = jnp.where(seen, rewards[0] / rewards[1], 1.0)
+    by_cost = jnp.where(seen, costs[0] / costs[1], 1.0)
+    state = replace(
+        state,
+        units=new,
+        q=scale_outputs(state.q, by_reward[None]),
+        qc=scale_outputs(state.qc, by_cost),
+        dual=state.dual.scaled(by_reward / by_cost),
+    )
+    if state.temperature is not None:
+        state = replace(state, temperature=state.temperature.scaled(by_reward))
+    if state.target_q is not None:
+        state = replace(
+            state,
+            target_q=scale_outputs(state.target_q, by_reward[None]),
+            target_qc=scale_outputs(state.target_qc, by_cost),
+        )
+    return state, new.measure(batch, rewards[1], costs[1])
+
+
+def critic_step(
+    options: CriticOptions,
+    state: Any,
+    batch: Transition,
+    next_action: Float[Array, "batch action"],
+    bonus: Float[Array, " batch"] | float = 0.0,
+    cost_bonus: Float[Array, " batch"] | float = 0.0,
+    members: Int[Array, " picks"] | None = None,
+) -> tuple[Any, Metrics]:
+    """TD targets at an action of the policy, one Adam step for each ensemble.
+
+    `bonus` and `cost_bonus` are added to the next state's values, `members` are those of whom the
+    cost target "max" takes the largest.
+    """
+    rows = len(batch.reward)
+    keep = bootstrap_mask(
+        batch, options.mask_reward, options.goal_is_terminal, options.timeout_is_terminal
+    )
+    target = double_q_target(batch.reward, keep, options.discount, bonus)
+    of_q = td_regression(state.q, state.target_q, batch, next_action, target, 1.0 / rows)
+
+    cost_keep = bootstrap_mask(
+        batch, options.mask_cost, timeout_is_terminal=options.timeout_is_terminal
+    )
+
+    def cost_target(following: Float[Array, "members batch constraints"]) -> Array:
+        if options.cost_target == "max":
+            largest = jnp.max(following[members], axis=0)
+            following = jnp.broadcast_to(largest, following.shape)
+        following = next_cost(following, options.cost_target == "mean", options.cost_floor)
+        following = following + jnp.asarray(cost_bonus)[..., None]
+        return cost_targets(batch.cost, cost_keep, options.cost_discount, following)
+
+    # Summed over constraints, so that a second budget does not slow the first one's critic.
+    weight = 1.0 / (options.cost_ensemble * rows)
+    of_qc = td_regression(state.qc, state.target_qc, batch, next_action, cost_target, weight)
+
+    how = (options.critic_rate, options.momentum)
+    q, q_moments = adam_step(of_q.critics, of_q.grads, state.q_moments, *how)
+    qc, qc_moments = adam_step(of_qc.critics, of_qc.grads, state.qc_moments, *how)
+    state = replace(state, q=q, q_moments=q_moments, qc=qc, qc_moments=qc_moments)
+    metrics = {"q_loss": of_q.loss, "qc_loss": of_qc.loss, "q_mean": jnp.mean(of_q.values)}
+    return state, metrics
+
+
+def targets_follow(options: CriticOptions, state: Any) -> Any:
+    """The round's end: target critics, where there are any, follow theirs."""
+    state = replace(state, rounds=state.rounds + 1)
+    if state.target_q is None:
+        return state
+    follow = (state.rounds - 1) % options.polyak_every == 0
+    rate = jnp.where(follow, options.polyak, 0.0).astype(state.limit.dtype)
+    return replace(
+        state,
+        target_q=polyak(state.target_q, state.q, rate),
+        target_qc=polyak(state.target_qc, state.qc, rate),
+    )
+
+
+def dimensionless(
+    options: CriticOptions, state: Any
+) -> tuple[CriticEnsemble, CriticEnsemble, Float[Array, " constraints"]]:
+    r"""Plain critics and limit as the energy weighs them, of standardised observations.
+
+    In own units Q over the size of a return, and $Q_c / h$; otherwise as they are.
+    """
+    q, qc = plain(state.q), plain(state.qc)
+    if state.units is None:
+        return q, qc, state.limit
+    unit = state.units.cost_unit(state.limit, options.cost_discount)
+    return scale_outputs(q, jnp.full(1, energy_share(options))), qc, state.limit / unit
+
+
+def energy_share(options: CriticOptions) -> float:
+    """The critics' unit of return over the energy's: critics learn best where values are large,
+    energies are compared where they are of order one."""
+    return 1.0 - options.discount if options.normalise and options.discount < 1.0 else 1.0
+
+
+def budget_unit(options: CriticOptions, state: Any) -> Float[Array, " constraints"]:
+    """What costs are measured by, on the critics' scale: the limit, if it is not tiny."""
+    if state.units is None:
+        return jnp.where(state.limit > 0.0, state.limit, 1.0)
+    return state.units.cost_unit(state.limit, options.cost_discount)
+
+
+def standardised(state: Any, obs: Float[Array, "*batch obs"]) -> Float[Array, "*batch obs"]:
+    """The observation as the networks see it."""
+    return obs if state.units is None else state.units.standardise(obs)
+
+
+def assess(
+    options: CriticOptions,
+    state: Any,
+    obs: Float[Array, " obs"],
+    action: Float[Array, " action"],
+) -> Assessment:
+    """The double critic's value of one action; mean and spread of the cost ensemble; raw units."""
+    obs = standardised(state, obs)
+    q, qc = plain(state.q), plain(state.qc)
+    value = clipped_value(q(obs[None], action[None])[:, 0, 0])
+    costs = qc(obs[None], action[None])[:, 0]
+    if state.units is not None:
+        value = value * state.units.reward_unit(options.discount)
+        costs = costs * state.units.cost_unit(state.limit, options.cost_discount)
+    mean = pessimistic_cost(costs, 0.0)
+    return Assessment(value, mean, pessimistic_cost(costs, 1.0) - mean)

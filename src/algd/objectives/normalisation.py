@@ -1,0 +1,113 @@
+"""Units in which learning measures observations, rewards and costs, from what is replayed.
+
+With them temperature, penalty and dual rate are pure numbers: the same for a robot that earns
+thousandths and for one that earns thousands.
+"""
+
+from dataclasses import replace
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from algd.types import Transition
+
+WINDOW = 1_000
+"""Minibatches after which older ones begin to be forgotten."""
+VARIANCE_FLOOR = 1e-3
+"""Added to the variance of an observation, so that a sensor that hardly moves is not blown up."""
+LEAST_BUDGET = 0.05
+"""Below this share of what a cost of usual size in every step would sum up to, a budget is too
+small to measure costs by."""
+
+
+class Units(eqx.Module):
+    """Running moments of what was replayed; before the first minibatch everything stays raw."""
+
+    count: Int[Array, ""]
+    obs_mean: Float[Array, " obs"]
+    obs_variance: Float[Array, " obs"]
+    reward_mean: Float[Array, ""]
+    reward_square: Float[Array, ""]
+    cost_square: Float[Array, " constraints"]
+
+    @classmethod
+    def create(cls, obs_size: int, constraints: int) -> "Units":
+        """Nothing seen."""
+        return cls(
+            count=jnp.zeros((), jnp.int32),
+            obs_mean=jnp.zeros(obs_size),
+            obs_variance=jnp.ones(obs_size),
+            reward_mean=jnp.zeros(()),
+            reward_square=jnp.zeros(()),
+            cost_square=jnp.zeros(constraints),
+        )
+
+    def observe(self, batch: Transition) -> "Units":
+        r"""Take in a minibatch: $m \leftarrow m + \eta (\bar x - m)$ with $\eta = 1/\min(n, W)$.
+
+        The variance likewise, with the spread of the means: up to the window these are the moments
+        of all minibatches together.
+        """
+        dtype = batch.reward.dtype
+        rate = 1.0 / (jnp.minimum(self.count, WINDOW - 1) + 1).astype(dtype)
+        mean = jnp.mean(batch.obs, axis=0)
+        shift = mean - self.obs_mean
+        variance = jnp.mean((batch.obs - mean) ** 2, axis=0) + (1.0 - rate) * shift**2
+        toward = lambda old, new: old + rate * (new - old)  # noqa: E731
+        return Units(
+            count=self.count + 1,
+            obs_mean=toward(self.obs_mean, mean),
+            obs_variance=toward(self.obs_variance, variance),
+            reward_mean=toward(self.reward_mean, jnp.mean(batch.reward)),
+            reward_square=toward(self.reward_square, jnp.mean(batch.reward**2)),
+            cost_square=toward(self.cost_square, jnp.mean(batch.cost**2, axis=0)),
+        )
+
+    def standardise(self, obs: Float[Array, "*batch obs"]) -> Float[Array, "*batch obs"]:
+        """Observations with mean 0 and variance 1."""
+        return (obs - self.obs_mean) / self.obs_deviation
+
+    @property
+    def obs_deviation(self) -> Float[Array, " obs"]:
+        """What observations are divided by; one before the first minibatch."""
+        seen = self.count > 0
+        return jnp.sqrt(jnp.where(seen, self.obs_variance + VARIANCE_FLOOR, 1.0))
+
+    def reward_unit(self, discount: float) -> Float[Array, ""]:
+        r"""$\sqrt{m^2 + \frac{1-\gamma}{1+\gamma} v}$: $(1 - \gamma)$ of a return's typical size.
+
+        Rewards of mean m and variance v, drawn one by one, have returns of the mean $m/(1-\gamma)$
+        and the variance $v/(1-\gamma^2)$.
+        """
+        variance = jnp.maximum(self.reward_square - self.reward_mean**2, 0.0)
+        share = (1.0 - discount) / (1.0 + discount) if discount < 1.0 else 1.0
+        return _typical(self.reward_mean**2 + share * variance)
+
+    def cost_unit(
+        self, limit: Float[Array, " constraints"], discount: float
+    ) -> Float[Array, " constraints"]:
+        """The limit h on the critics' scale; for a tiny one or none, a share of what a cost of
+        usual size in every step sums up to."""
+        horizon = 1.0 / (1.0 - discount) if discount < 1.0 else 1.0
+        return jnp.maximum(limit, LEAST_BUDGET * horizon * _typical(self.cost_square))
+
+    def measure(
+        self,
+        batch: Transition,
+        reward_unit: Float[Array, ""],
+        cost_unit: Float[Array, " constraints"],
+    ) -> Transition:
+        """The minibatch in these units."""
+        return replace(
+            batch,
+            obs=self.standardise(batch.obs),
+            next_obs=self.standardise(batch.next_obs),
+            reward=batch.reward / reward_unit,
+            cost=batch.cost / cost_unit,
+        )
+
+
+def _typical(square: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """The root; of nothing but zeros, for which any unit will do, one."""
+    return jnp.where(square > 0.0, jnp.sqrt(square), 1.0)

@@ -1,0 +1,82 @@
+"""The multiplier that follows what episodes cost: where it comes to rest, and what it ignores."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from algd.algorithms import presets
+from algd.objectives.dual_ascent import episode_violation
+from algd.types import Budget, EnvSpec
+
+SMALL = {"critic_hidden": 4, "score_hidden": 4, "embedding": 2}
+
+
+def begun(budgets, **options):
+    """A small learner behind its first round, and its rule as a function of episodes."""
+    algorithm = replace(presets()["algd-scaled"], **SMALL, **options)
+    spec = EnvSpec(2, (-1.0,), (1.0,), tuple(budgets), 100)
+    state = algorithm.init(spec, jax.random.key(0))
+    feedback = jax.jit(algorithm.feedback)
+
+    def told(state, costs, length=100):
+        cost = jnp.asarray(costs, jnp.float32)
+        return feedback(state, cost, jnp.full(len(cost), length))
+
+    return algorithm, replace(state, rounds=jnp.asarray(1)), told
+
+
+@pytest.mark.parametrize("discounted", [False, True])
+def test_episodes_come_to_cost_their_share_of_the_budget(discounted):
+    """A task whose cost is known to the multiplier alone: J = 30 exp(-lam)."""
+    algorithm, state, told = begun([Budget(10.0, discounted=discounted)], dual_rate=1e-3)
+    for _ in range(600):
+        cost = 30.0 * np.exp(-np.asarray(state.dual.lam))
+        state = told(state, cost[None])
+    aim = algorithm.budget_share * 10.0
+    np.testing.assert_allclose(30.0 * np.exp(-np.asarray(state.dual.lam)), [aim], rtol=0.01)
+
+
+def test_each_budget_has_a_loop_of_its_own():
+    budgets = [Budget(10.0, "a"), Budget(1.0, "b", discounted=True)]
+    algorithm, state, told = begun(budgets, dual_rate=1e-3)
+    start = np.array([30.0, 8.0])
+    for _ in range(800):
+        state = told(state, (start * np.exp(-np.asarray(state.dual.lam)))[None])
+    cost = start * np.exp(-np.asarray(state.dual.lam))
+    np.testing.assert_allclose(cost, algorithm.budget_share * np.array([10.0, 1.0]), rtol=0.02)
+
+
+def test_a_budget_of_zero_is_not_divided_by():
+    _, state, told = begun([Budget(0.0)])
+    quiet = told(state, [[0.0]])
+    np.testing.assert_allclose(quiet.dual.lam, state.dual.lam)
+    loud = told(state, [[1.0]])
+    assert np.isfinite(loud.dual.lam).all()
+    assert loud.dual.lam[0] > state.dual.lam[0]
+
+
+def test_an_unused_budget_lowers_the_multiplier_to_its_floor_and_no_further():
+    algorithm, state, told = begun([Budget(10.0)], dual_rate=0.01)
+    for _ in range(20):
+        state = told(state, [[0.0]])
+    np.testing.assert_allclose(state.dual.lam, [algorithm.lam_floor * algorithm.rho], rtol=1e-6)
+    _, plain, told = begun([Budget(10.0)], dual_rate=0.01, energy="plain")
+    for _ in range(20):
+        plain = told(plain, [[0.0]])
+    np.testing.assert_array_equal(plain.dual.lam, [0.0])
+
+
+def test_before_the_first_round_nothing_moves():
+    _, state, told = begun([Budget(10.0)])
+    fresh = replace(state, rounds=jnp.asarray(0))
+    np.testing.assert_array_equal(told(fresh, [[100.0]]).dual.lam, fresh.dual.lam)
+
+
+def test_short_episodes_weigh_by_their_steps_and_running_ones_not_at_all():
+    limit, unit = jnp.array([1.0]), jnp.array([2.0])
+    cost = jnp.array([[2.0], [0.0], [50.0], [9.0]])
+    violation = episode_violation(cost, jnp.array([10, 20, 5, 0]), limit, unit)
+    np.testing.assert_allclose(violation, [10.0 * 0.5 + 20.0 * -0.5 + 5.0 * 2.0])
