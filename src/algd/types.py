@@ -95,6 +95,12 @@ class EnvSpec:
         """The number of action coordinates."""
         return len(self.action_low)
 
+    @property
+    def transition_bytes(self) -> int:
+        """What one transition takes, in memory and on the disk."""
+        floats = 2 * self.obs_size + self.action_size + 1 + 2 * len(self.budgets)
+        return 4 * floats + 3
+
     def critic_limits(self, discount: float) -> Float[np.ndarray, " constraints"]:
         """The limit of each budget on the scale of the discounted cost critics."""
         limits = [b.on_critic_scale(discount, self.horizon) for b in self.budgets]
@@ -104,6 +110,12 @@ class EnvSpec:
         """What takes an episode's cost, in each budget's unit, to the scale of the critics."""
         ones = [replace(b, limit=1.0).on_critic_scale(discount, self.horizon) for b in self.budgets]
         return np.asarray(ones, np.float32)
+
+
+def metric_suffixes(constraints: Iterable[str]) -> list[str]:
+    """What stands behind the names of each constraint's metrics: nothing if there is only one."""
+    names = list(constraints)
+    return [f"/{name}" for name in names] if len(names) > 1 else [""]
 
 
 class Transition(eqx.Module):

@@ -13,7 +13,7 @@ import scipy
 from jaxtyping import Float, Real
 
 from algd.evaluation.episodes import Episodes
-from algd.types import Budget, EnvSpec
+from algd.types import Budget, EnvSpec, metric_suffixes
 
 Sample = Float[np.ndarray, " n"]
 Values = Real[np.ndarray, " n"] | Sequence[float]
@@ -267,8 +267,7 @@ def run_figures(rows: Rows, budgets: Sequence[Budget], evaluations: int = 1) -> 
         return float(values.mean()) if len(values) else float("nan")
 
     figures = {"return": last("return")}
-    for budget in budgets:
-        end = f"/{budget.name}" if len(budgets) > 1 else ""
+    for budget, end in zip(budgets, metric_suffixes(b.name for b in budgets), strict=True):
         cost = last(f"cost{end}")
         spent, unsafe = (column(rows, "train", f"total_{n}{end}") for n in ("cost", "unsafe_steps"))
         oscillation = lambda_oscillation(column(rows, "train", f"lam{end}"))

@@ -158,7 +158,6 @@ def kept_transitions(settings: Settings, algorithm: Algorithm) -> int:
 
 def check_memory(spec: EnvSpec, slots: int, algorithm: Algorithm) -> None:
     """Refuse transitions or networks that do not fit, with the size they would need."""
-    floats = 2 * spec.obs_size + spec.action_size + 1 + 2 * len(spec.budgets)
     state = jax.eval_shape(lambda: algorithm.init(spec, jax.random.key(0)))
     # An update holds the networks before and behind it.
     networks = 2 * sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
@@ -167,7 +166,11 @@ def check_memory(spec: EnvSpec, slots: int, algorithm: Algorithm) -> None:
     update = 4 * math.prod(rows) * getattr(algorithm, "critic_hidden", 1)
     available = available_memory()
     for what, needed, option in (
-        (f"{slots:,} transitions", slots * (4 * floats + 3), "--replay-size or --rollout-steps"),
+        (
+            f"{slots:,} transitions",
+            slots * spec.transition_bytes,
+            "--replay-size or --rollout-steps",
+        ),
         ("Networks of these widths", networks, "--critic-hidden and the like"),
         ("Updates of this size", update, "--batch-size, --mc-samples or --cost-ensemble"),
     ):

@@ -157,10 +157,6 @@ def disk_bytes(job: Job) -> int:
     state = jax.eval_shape(lambda: job.algorithm.init(spec, jax.random.key(0)))
     leaves = jax.tree.leaves(state)
     networks = sum(leaf.size * leaf.dtype.itemsize + BYTES_PER_ARRAY for leaf in leaves)
-    floats = 2 * spec.obs_size + spec.action_size + 1 + 2 * len(spec.budgets)
-    kept = (
-        kept_transitions(job.settings, job.algorithm)
-        if isinstance(job.algorithm, ReplayOptions)
-        else 0
-    )
-    return KEEP * networks + kept * (4 * floats + 3)
+    replayed = isinstance(job.algorithm, ReplayOptions)
+    kept = kept_transitions(job.settings, job.algorithm) if replayed else 0
+    return KEEP * networks + kept * spec.transition_bytes

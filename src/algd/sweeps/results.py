@@ -13,7 +13,7 @@ from algd.runs.directory import Run
 from algd.runs.files import write_atomically
 from algd.sweeps.job import last_beat, last_evaluation
 from algd.sweeps.plan import shown
-from algd.types import Algorithm, UserError
+from algd.types import Algorithm, UserError, metric_suffixes
 
 Row = dict[str, Any]
 
@@ -33,7 +33,7 @@ def _row(run: Run, judged: dict[str, Any]) -> Row:
     config = run.config()
     settings, algorithm, name = parse_config(config)
     names = [budget["name"] for budget in config["budgets"]]
-    ends = ("",) if len(names) == 1 else tuple(f"/{name}" for name in names)
+    ends = metric_suffixes(names)
     costs = [judged["cost"]] if len(names) == 1 else [judged["cost"][name] for name in names]
     evaluations, trained = run.rows("eval")[-5:], run.rows("train")
     beat = last_beat(run.directory)

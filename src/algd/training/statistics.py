@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from algd.evaluation.episodes import Episodes, in_budget_unit, powers
-from algd.types import EnvSpec, EnvStep
+from algd.types import EnvSpec, EnvStep, metric_suffixes
 
 UPDATE = "update/"
 
@@ -155,9 +155,8 @@ def statistics_from_arrays(arrays: dict[str, np.ndarray]) -> EpisodeStatistics:
 def by_constraint(name: str, values: Any, constraints: list[str]) -> dict[str, float]:
     """`{name: value}` for one number, `{name/constraint: value}` for one per constraint."""
     values = np.asarray(values)
-    if values.ndim == 0 or len(constraints) == 1:
-        return {name: float(values.reshape(-1)[0])}
-    return {f"{name}/{c}": float(v) for c, v in zip(constraints, values, strict=True)}
+    suffixes = metric_suffixes(constraints) if values.ndim else [""]
+    return {f"{name}{s}": float(v) for s, v in zip(suffixes, values.reshape(-1), strict=True)}
 
 
 def evaluation_row(episodes: Episodes, spec: EnvSpec) -> dict[str, Any]:

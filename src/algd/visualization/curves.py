@@ -28,7 +28,7 @@ from matplotlib.ticker import MaxNLocator, SymmetricalLogLocator
 from algd.evaluation.stats import Interval, bootstrap_band, bootstrap_interval
 from algd.runs.directory import Run
 from algd.runs.grouping import Groups
-from algd.types import UserError
+from algd.types import UserError, metric_suffixes
 
 Kind = Literal["curves", "scatter", "boxes", "lambda", "all"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -149,7 +149,7 @@ class Panel:
 def panels_of(kind: Kind, groups: Groups) -> list[Panel]:
     """The panels of a picture in reading order, as far as the runs have anything to show."""
     budgets = budgets_of(groups)
-    ends = [f"/{b['name']}" for b in budgets] if len(budgets) > 1 else [""]
+    ends = metric_suffixes(b["name"] for b in budgets)
 
     def each(name: str, draw: Callable[..., None], kind: str, needs: str) -> list[Panel]:
         """One panel for each constraint."""
@@ -209,8 +209,8 @@ def draw_multipliers(axes: Axes, groups: Groups, styles: Styles) -> None:
     highest: list[float] = []
     ends: list[tuple[float, str, str]] = []
     for label, runs in groups.items():
-        for name in names:
-            found = curve(runs, "train", f"lam/{name}" if len(names) > 1 else "lam")
+        for name, suffix in zip(names, metric_suffixes(names), strict=True):
+            found = curve(runs, "train", f"lam{suffix}")
             draw_curve(axes, found, styles[label])
             if found is not None:
                 highest.append(found.mean.max())

@@ -7,6 +7,7 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
 from algd.runs.grouping import Groups
+from algd.types import metric_suffixes
 from algd.visualization.curves import (
     Styles,
     add_legend,
@@ -68,8 +69,7 @@ def draw_first_boxes(axes: Axes, groups: Groups, styles: Styles) -> None:
 
 def end_of(groups: Groups) -> str:
     """Behind the names of the first constraint's quantities."""
-    budgets = budgets_of(groups)
-    return f"/{budgets[0]['name']}" if len(budgets) > 1 else ""
+    return metric_suffixes(budget["name"] for budget in budgets_of(groups))[0]
 
 
 STABILITY: tuple[Draw, ...] = (draw_return, draw_multipliers, draw_violation)

@@ -23,7 +23,7 @@ from PIL import Image
 from algd.evaluation.stats import Interval, bootstrap_interval, run_figures
 from algd.runs.directory import Run
 from algd.runs.grouping import Groups, differing_settings, training_settings
-from algd.types import Budget, UserError
+from algd.types import Budget, UserError, metric_suffixes
 from algd.visualization.curves import Panel, budgets_of, panel_svg, panels_of, seeds_text, styles_of
 from algd.visualization.video import film, write_film
 
@@ -164,7 +164,7 @@ def middle(rows: Sequence[Row]) -> Row:
 
 def ends(budgets: Sequence[Budget]) -> list[str]:
     """What stands behind the name of each constraint's figures."""
-    return [f"/{budget.name}" for budget in budgets] if len(budgets) > 1 else [""]
+    return metric_suffixes(budget.name for budget in budgets)
 
 
 def number(value: float) -> str:
