@@ -11,27 +11,27 @@ from algd.cli.arguments import parse
 from algd.types import UserError, nearest
 
 
+@dataclass(frozen=True)
+class Bench:
+    """Measure speed on this machine, in ratios within one run."""
+
+    what: tyro.conf.Positional[str]
+    """update (gradient rounds and acting), env (environment steps) or train (whole runs)."""
+    presets: tuple[str, ...] = ()
+    """For update and train: which presets; update takes algd-code alone if nothing is said,
+    `all` means every one."""
+    seconds: float = 15.0
+    """For train: how long each preset is measured, behind its compilation."""
+    overlap: bool = False
+    """For train: let the environments step while the device learns."""
+    seeds: int = 1
+    """For train: so many seeds in one program."""
+    json: bool = False
+    """Print JSON."""
+
+
 def run(arguments: list[str]) -> None:
     """`algd bench update --json`, `algd bench env --json`, `algd bench train --json`."""
-
-    @dataclass(frozen=True)
-    class Bench:
-        """Measure speed on this machine, in ratios within one run."""
-
-        what: tyro.conf.Positional[str]
-        """update (gradient rounds and acting), env (environment steps) or train (whole runs)."""
-        presets: tuple[str, ...] = ()
-        """For update and train: which presets; update takes algd-code alone if nothing is said,
-        `all` means every one."""
-        seconds: float = 15.0
-        """For train: how long each preset is measured, behind its compilation."""
-        overlap: bool = False
-        """For train: let the environments step while the device learns."""
-        seeds: int = 1
-        """For train: so many seeds in one program."""
-        json: bool = False
-        """Print JSON."""
-
     chosen = parse(Bench, arguments, "bench")
     names = tuple(presets()) if chosen.presets == ("all",) else chosen.presets
     for name in names:

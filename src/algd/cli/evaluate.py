@@ -27,39 +27,39 @@ from algd.training.warm_start import check_same_spaces
 from algd.types import Choice, EnvSpec, UserError
 
 
+@dataclass(frozen=True)
+class Evaluate:
+    """Roll out the policy of a run's newest checkpoint on fresh environments."""
+
+    run: tyro.conf.Positional[Path]
+    """The run directory."""
+    episodes: int = 100
+    """How many episodes."""
+    seed: int = 12345
+    """Seed of the environments and of sampled actions."""
+    mode: Choice = "deterministic"
+    """How actions are chosen; best draws candidates and takes the one its critics prefer."""
+    candidates: int = CANDIDATES
+    """Draws that the mode best chooses from."""
+    sampled: bool = False
+    """The same as --mode sampled."""
+    env: str | None = None
+    """Where the run's environment is found, as module:Id; or another task than the run's, with
+    the same observations, actions and constraints."""
+    trust: bool = False
+    """Import the module that the run's own files name: its code is run."""
+    env_options: tuple[str, ...] = ()
+    """Options of that environment as name=value."""
+    budget: tuple[float, ...] = ()
+    """Another budget than the run's, one number per constraint."""
+    horizon: int | None = None
+    """Episode length of a foreign environment without a time limit."""
+    json: bool = False
+    """Print one JSON object."""
+
+
 def run(arguments: list[str]) -> None:
     """`algd evaluate RUN --episodes 100 --mode best --json`."""
-
-    @dataclass(frozen=True)
-    class Evaluate:
-        """Roll out the policy of a run's newest checkpoint on fresh environments."""
-
-        run: tyro.conf.Positional[Path]
-        """The run directory."""
-        episodes: int = 100
-        """How many episodes."""
-        seed: int = 12345
-        """Seed of the environments and of sampled actions."""
-        mode: Choice = "deterministic"
-        """How actions are chosen; best draws candidates and takes the one its critics prefer."""
-        candidates: int = CANDIDATES
-        """Draws that the mode best chooses from."""
-        sampled: bool = False
-        """The same as --mode sampled."""
-        env: str | None = None
-        """Where the run's environment is found, as module:Id; or another task than the run's, with
-        the same observations, actions and constraints."""
-        trust: bool = False
-        """Import the module that the run's own files name: its code is run."""
-        env_options: tuple[str, ...] = ()
-        """Options of that environment as name=value."""
-        budget: tuple[float, ...] = ()
-        """Another budget than the run's, one number per constraint."""
-        horizon: int | None = None
-        """Episode length of a foreign environment without a time limit."""
-        json: bool = False
-        """Print one JSON object."""
-
     chosen = parse(Evaluate, arguments, "evaluate", tyro.conf.UseAppendAction)
     for name in ("episodes", "candidates"):
         if getattr(chosen, name) < 1:
@@ -95,7 +95,7 @@ def run(arguments: list[str]) -> None:
     print_summary(summary, environments.spec)
 
 
-def elsewhere(settings: Settings, chosen: Any) -> Settings:
+def elsewhere(settings: Settings, chosen: Evaluate) -> Settings:
     """The run's settings, or those of another task; another task has a budget of its own."""
     if chosen.env is None or is_same_environment(chosen.env, settings.env):
         settings = with_environment(settings, chosen.env, chosen.trust)

@@ -9,20 +9,20 @@ from algd.cli.arguments import parse
 from algd.evaluation.policy import load
 
 
+@dataclass(frozen=True)
+class Export:
+    """Write the policy of a run's newest checkpoint in a form that needs no algd."""
+
+    run: tyro.conf.Positional[Path]
+    """The run directory."""
+    out: Path
+    """A new directory."""
+    format: str = "numpy"
+    """numpy, onnx or stablehlo."""
+
+
 def run(arguments: list[str]) -> None:
     """`algd export RUN --format numpy --out DIR`."""
-
-    @dataclass(frozen=True)
-    class Export:
-        """Write the policy of a run's newest checkpoint in a form that needs no algd."""
-
-        run: tyro.conf.Positional[Path]
-        """The run directory."""
-        out: Path
-        """A new directory."""
-        format: str = "numpy"
-        """numpy, onnx or stablehlo."""
-
     chosen = parse(Export, arguments, "export")
     for path in load(chosen.run).export(chosen.out, chosen.format):
         print(f"Wrote {path}")

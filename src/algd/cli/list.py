@@ -7,13 +7,13 @@ from algd.algorithms import presets
 from algd.cli.arguments import parse
 
 
+@dataclass(frozen=True)
+class List:
+    """Show the presets and the tasks."""
+
+
 def run(arguments: list[str]) -> None:
     """`algd list`."""
-
-    @dataclass(frozen=True)
-    class List:
-        """Show the presets and the tasks."""
-
     parse(List, arguments, "list")
     print("presets (algd train PRESET --help shows their settings):")
     for name, value in presets().items():

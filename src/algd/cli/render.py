@@ -14,34 +14,34 @@ from algd.types import UserError
 from algd.visualization.video import FORMATS, film, write_film
 
 
+@dataclass(frozen=True)
+class Render:
+    """Film the policy of a run's newest checkpoint, with its cost against the budget."""
+
+    run: tyro.conf.Positional[Path]
+    """The run directory."""
+    out: Path = Path("film.mp4")
+    """The film: .mp4 or .gif."""
+    episodes: int = 1
+    """How many episodes."""
+    seed: int = 12345
+    """Seed of the environment and of sampled actions."""
+    sampled: bool = False
+    """Draw actions from the policy instead of its deterministic ones."""
+    every: int = 1
+    """Show every n-th step only: the film is shorter and runs faster."""
+    env: str | None = None
+    """Where the run's environment is found, as module:Id."""
+    trust: bool = False
+    """Import the module that the run's own files name: its code is run."""
+    force: bool = False
+    """Write over an existing film."""
+    quiet: bool = False
+    """Show no progress bar."""
+
+
 def run(arguments: list[str]) -> None:
     """`algd render RUN --out film.mp4`."""
-
-    @dataclass(frozen=True)
-    class Render:
-        """Film the policy of a run's newest checkpoint, with its cost against the budget."""
-
-        run: tyro.conf.Positional[Path]
-        """The run directory."""
-        out: Path = Path("film.mp4")
-        """The film: .mp4 or .gif."""
-        episodes: int = 1
-        """How many episodes."""
-        seed: int = 12345
-        """Seed of the environment and of sampled actions."""
-        sampled: bool = False
-        """Draw actions from the policy instead of its deterministic ones."""
-        every: int = 1
-        """Show every n-th step only: the film is shorter and runs faster."""
-        env: str | None = None
-        """Where the run's environment is found, as module:Id."""
-        trust: bool = False
-        """Import the module that the run's own files name: its code is run."""
-        force: bool = False
-        """Write over an existing film."""
-        quiet: bool = False
-        """Show no progress bar."""
-
     chosen = parse(Render, arguments, "render")
     for name in ("episodes", "every"):
         if getattr(chosen, name) < 1:

@@ -17,31 +17,31 @@ from algd.visualization.curves import panels_of
 from algd.visualization.report import build
 
 
+@dataclass(frozen=True)
+class Report:
+    """Put runs on one self-contained page: tables, figures, films and settings.
+
+    Runs that are damaged, foreign or unfinished are named there and left out.
+    """
+
+    runs: tyro.conf.Positional[tuple[Path, ...]]
+    """Run directories, or directories that contain runs."""
+    out: Path = Path("report.html")
+    """The page."""
+    videos: bool = True
+    """Film the policy of one seed of each group."""
+    episodes: int = 1
+    """Episodes of each film."""
+    unfinished: bool = False
+    """Take in runs that are not at their last step, too."""
+    force: bool = False
+    """Write over an existing page."""
+    quiet: bool = False
+    """Show no progress bar."""
+
+
 def run(arguments: list[str]) -> None:
     """`algd report DIR... --out report.html`."""
-
-    @dataclass(frozen=True)
-    class Report:
-        """Put runs on one self-contained page: tables, figures, films and settings.
-
-        Runs that are damaged, foreign or unfinished are named there and left out.
-        """
-
-        runs: tyro.conf.Positional[tuple[Path, ...]]
-        """Run directories, or directories that contain runs."""
-        out: Path = Path("report.html")
-        """The page."""
-        videos: bool = True
-        """Film the policy of one seed of each group."""
-        episodes: int = 1
-        """Episodes of each film."""
-        unfinished: bool = False
-        """Take in runs that are not at their last step, too."""
-        force: bool = False
-        """Write over an existing page."""
-        quiet: bool = False
-        """Show no progress bar."""
-
     chosen = parse(Report, arguments, "report")
     if chosen.episodes < 1:
         raise UserError(f"--episodes must be at least 1, not {chosen.episodes}.")

@@ -27,25 +27,25 @@ OF_RUNS = {
 WITHOUT_RUNS = {"theory": "theory:reproduce", "landscape": "landscape:reproduce"}
 
 
+@dataclass(frozen=True)
+class Reproduce:
+    """Remake a figure or table of the paper; issued again, go on with what is missing."""
+
+    name: tyro.conf.Positional[str]
+    """stability, benchmark, ablation-mc, ablation-ensemble, ablation-rho, runtime, theory or
+    landscape."""
+    scale: Scale = "cpu"
+    """smoke: minutes and tiny networks; cpu: hours on a few cores; paper: what the paper did,
+    which is asked for again before it starts."""
+    out: Path | None = None
+    """Where runs, figures and tables go; by default reproduced/SCALE."""
+    yes: bool = False
+    """Start the scale of the paper without being asked."""
+    workers: Workers = field(default_factory=Workers)
+
+
 def run(arguments: list[str]) -> None:
     """`algd reproduce NAME --scale smoke|cpu|paper --out DIR`."""
-
-    @dataclass(frozen=True)
-    class Reproduce:
-        """Remake a figure or table of the paper; issued again, go on with what is missing."""
-
-        name: tyro.conf.Positional[str]
-        """stability, benchmark, ablation-mc, ablation-ensemble, ablation-rho, runtime, theory or
-        landscape."""
-        scale: Scale = "cpu"
-        """smoke: minutes and tiny networks; cpu: hours on a few cores; paper: what the paper did,
-        which is asked for again before it starts."""
-        out: Path | None = None
-        """Where runs, figures and tables go; by default reproduced/SCALE."""
-        yes: bool = False
-        """Start the scale of the paper without being asked."""
-        workers: Workers = field(default_factory=Workers)
-
     chosen = parse(Reproduce, arguments, "reproduce")
     out = chosen.out or Path("reproduced") / chosen.scale
     if chosen.name in (*OF_RUNS, *WITHOUT_RUNS):

@@ -14,35 +14,35 @@ from algd.sweeps.plan import Sweep, jobs, parse_assignments, read_sweep
 from algd.types import UserError
 
 
+@dataclass(frozen=True)
+class Arguments:
+    """Train every combination of tasks, presets, seeds and settings; issued again, go on."""
+
+    workers: Workers
+    file: Path | None = None
+    """A TOML file that describes the sweep; options given beside it go before."""
+    env: tuple[str, ...] = ()
+    """Tasks; by default DiffDrive."""
+    preset: tuple[str, ...] = ()
+    """Presets; by default algd."""
+    seeds: tuple[int, ...] = ()
+    """Seeds; by default 0 1 2."""
+    trust: bool = False
+    """Import the modules that the file names for its tasks: their code is run."""
+    set: tuple[str, ...] = ()
+    """Settings of runs or presets: steps=30000 for all, rho=0.5,1,2 for one run with each."""
+    episodes: int | None = None
+    """Fresh episodes that judge each final policy; by default 100."""
+    out: Path = Path("runs/sweep")
+    """Where the runs and results.csv go. What is there already is not computed again."""
+    dry_run: bool = False
+    """Show the plan only."""
+    estimate: bool = True
+    """Measure for a moment how long it will take."""
+
+
 def run(arguments: list[str]) -> None:
     """`algd sweep --env DiffDrive --preset algd lgd --seeds 0 1 2 --set rho=0.5,1,2 --out DIR`."""
-
-    @dataclass(frozen=True)
-    class Arguments:
-        """Train every combination of tasks, presets, seeds and settings; issued again, go on."""
-
-        workers: Workers
-        file: Path | None = None
-        """A TOML file that describes the sweep; options given beside it go before."""
-        env: tuple[str, ...] = ()
-        """Tasks; by default DiffDrive."""
-        preset: tuple[str, ...] = ()
-        """Presets; by default algd."""
-        seeds: tuple[int, ...] = ()
-        """Seeds; by default 0 1 2."""
-        trust: bool = False
-        """Import the modules that the file names for its tasks: their code is run."""
-        set: tuple[str, ...] = ()
-        """Settings of runs or presets: steps=30000 for all, rho=0.5,1,2 for one run with each."""
-        episodes: int | None = None
-        """Fresh episodes that judge each final policy; by default 100."""
-        out: Path = Path("runs/sweep")
-        """Where the runs and results.csv go. What is there already is not computed again."""
-        dry_run: bool = False
-        """Show the plan only."""
-        estimate: bool = True
-        """Measure for a moment how long it will take."""
-
     chosen = parse(Arguments, arguments, "sweep")
     search_here(chosen.env, chosen.trust)
     described = read_sweep(chosen.file) if chosen.file else Sweep()

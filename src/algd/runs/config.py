@@ -15,7 +15,7 @@ from algd import envs
 from algd.algorithms import preset
 from algd.networks.native import library
 from algd.runs.files import available_memory
-from algd.runs.validation import check_fields, check_hyperparameters
+from algd.runs.validation import check_fields, check_hyperparameters, check_values
 from algd.types import (
     Algorithm,
     Budget,
@@ -203,10 +203,9 @@ def parse_config(config: dict[str, Any]) -> tuple[Settings, Any, str]:
     """The settings and the algorithm that `describe` described."""
     settings = check_config(config)
     try:
-        algorithm = dataclasses.replace(
-            preset(config["preset"]),  # pyright: ignore[reportArgumentType]
-            **_with_tuples(config["hyperparameters"]),
-        )
+        algorithm, own = preset(config["preset"]), _with_tuples(config["hyperparameters"])
+        check_values(type(algorithm), own)
+        algorithm = dataclasses.replace(algorithm, **own)
         check_hyperparameters(algorithm)
         return settings, algorithm, config["preset"]
     except (KeyError, TypeError, UserError) as error:

@@ -21,12 +21,17 @@ ORDERED_FIELDS = (("sigma_min", "sigma_max"),)
 
 def check_fields(settings: Any) -> None:
     """Refuse the first field whose value it cannot take."""
-    hints = get_type_hints(type(settings), include_extras=True)
-    for field in dataclasses.fields(settings):
-        problem = _problem(getattr(settings, field.name), hints[field.name])
+    names = [field.name for field in dataclasses.fields(settings)]
+    check_values(type(settings), {name: getattr(settings, name) for name in names})
+
+
+def check_values(kind: Any, values: Mapping[str, Any]) -> None:
+    """Refuse the first of these values that the dataclass's field cannot take."""
+    hints = get_type_hints(kind, include_extras=True)
+    for name, given in values.items():
+        problem = _problem(given, hints[name])
         if problem:
-            given = getattr(settings, field.name)
-            raise UserError(f"{option(field.name)} must be {problem}, not {given!r}.")
+            raise UserError(f"{option(name)} must be {problem}, not {given!r}.")
 
 
 def check_hyperparameters(algorithm: Any) -> None:
@@ -61,9 +66,11 @@ def fitted(value: Any, hint: Any) -> Any:
 
 
 def fitted_fields(kind: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values of a dataclass's fields, each as its field keeps it."""
+    """Values of a dataclass's fields, each as its field keeps it, or refused."""
     hints = get_type_hints(kind)
-    return {name: fitted(value, hints[name]) for name, value in values.items()}
+    found = {name: fitted(value, hints[name]) for name, value in values.items()}
+    check_values(kind, found)
+    return found
 
 
 def option(name: str) -> str:
