@@ -49,6 +49,7 @@ def cost_of(measure: Measure, size: int, folder: Path) -> dict[str, Any]:
     algorithm: Any = dataclasses.replace(preset(measure.preset), replay_size=size, prefill=0)  # pyright: ignore
     settings = Settings(env=measure.env, steps=2**31 - 1)
     run = create_run(folder / str(size))
+    run.write_config({})
     run.metrics_path.touch()
     environments = make_envs(settings, settings.envs)
     setup = Setup(settings, algorithm, environments.spec, (run,))

@@ -55,7 +55,9 @@ def write_run(
     with open(run.metrics_path, "wb") as file:
         for row in rows:
             if reached is None or row["step"] <= reached:
-                line, mark = seal(row, mark)
+                line, mark = seal(row, mark, run.id)
                 file.write(line)
-    run.timing_path.write_text(json.dumps({"step": steps, "steps_per_second": 4.0}) + "\n")
+    run.timing_path.write_text(
+        json.dumps({"run": run.id, "step": steps, "steps_per_second": 4.0}) + "\n"
+    )
     return run

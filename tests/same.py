@@ -3,7 +3,6 @@
 import numpy as np
 
 from algd.runs.directory import Run
-from algd.runs.files import read_arrays
 
 
 def differences(one: Run, other: Run) -> list[str]:
@@ -17,12 +16,12 @@ def differences(one: Run, other: Run) -> list[str]:
 
 def last_arrays(run: Run) -> dict[str, np.ndarray]:
     """Everything in the newest checkpoint."""
-    return read_arrays(run.checkpoints()[-1][1])
+    return run.read(run.checkpoints()[-1][1])
 
 
 def buffer(run: Run) -> dict[str, np.ndarray]:
     """The transitions that the newest checkpoint needs, however they are cut into pieces."""
-    pieces = [read_arrays(path) for _, _, path in run.pieces()]
+    pieces = [run.read(path) for _, _, path in run.pieces()]
     if not pieces:
         return {}
     numbers = np.concatenate([np.arange(first, last) for first, last, _ in run.pieces()])

@@ -55,9 +55,7 @@ def test_overlap_is_a_lag_of_one_step(tmp_path):
 
 
 def buffer_actions(run: Run) -> np.ndarray:
-    from algd.runs.files import read_arrays
-
-    return np.concatenate([read_arrays(path)["action"] for _, _, path in run.pieces()])
+    return np.concatenate([run.read(path)["action"] for _, _, path in run.pieces()])
 
 
 @pytest.mark.parametrize("name", ["algd", "ppo-lag"])

@@ -51,6 +51,7 @@ from algd.training.statistics import count_step
 from algd.training.steps import evaluate, iterate
 from algd.training.updates import store
 from algd.types import Transition, UserError
+from algd.visualization.report import wall_seconds
 from small import one_of_each, small
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
@@ -58,6 +59,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
 import kill_test
 from kill_test import KillTest
 
+NOBODY = "0" * 32
 FEW = settings(
     max_examples=25,
     deadline=None,
@@ -106,7 +108,7 @@ class Trainer:
         return self
 
     def load(self, path):
-        self.state, _ = load_state(self.setup, self.envs, read_checkpoint(path))
+        self.state, _ = load_state(self.setup, self.envs, read_checkpoint(self.setup.runs[0], path))
 
     def load_newest(self):
         self.state, position, notes = load_newest(self.setup, self.envs)
@@ -230,14 +232,18 @@ def damages(draw):
     return flip
 
 
-def damaged(run, name, damage):
-    """Damage one file of a run and put back what was damaged before."""
-    path = {
+def path_of(run, name):
+    return {
         "config": run.config_path,
         "metrics": run.metrics_path,
         "checkpoint": run.checkpoints()[-1][1],
         "piece": run.pieces()[-1][2],
     }[name]
+
+
+def damaged(run, name, damage):
+    """Damage one file of a run and put back what was damaged before."""
+    path = path_of(run, name)
     original = path.with_name(path.name + ".original")
     if not original.exists():
         shutil.copy(path, original)
@@ -278,7 +284,7 @@ def test_a_policy_is_never_loaded_from_a_damaged_checkpoint(copy, whole, damage)
         found = to_arrays(load(copy.directory).state)
     step, path = whole.checkpoints()[0 if caught else -1]
     assert not caught or f"step {step}" in str(caught[0].message)
-    true = read_checkpoint(path).learner
+    true = read_checkpoint(whole, path).learner
     assert all(found[name].tobytes() == true[name].tobytes() for name in found)
 
 
@@ -307,9 +313,9 @@ def test_a_checkpoint_that_lacks_something_leaves_no_trace(copy, good, trainer):
     trainer.of(copy).load_newest()
     before = contents(trainer)
     path = copy.checkpoints()[0][1]
-    arrays = read_arrays(path)
+    arrays = copy.read(path)
     for missing in ("stored", "obs", "counters", "log", "learner/low", "statistics/length"):
-        write_arrays(path, {name: x for name, x in arrays.items() if name != missing})
+        copy.write(path, {name: x for name, x in arrays.items() if name != missing})
         with pytest.raises(DamagedFile):
             trainer.load(path)
         assert contents(trainer) == before
@@ -340,7 +346,7 @@ def test_what_lies_behind_the_checkpoint_is_cleared_away(copy, good):
     older, newest = good
     (copy.directory / "checkpoints" / "x.algd.part").write_bytes(b"half")
     copy.timing_path.write_bytes(b'{"step": 1}\n{"st')
-    stored = int(read_arrays(copy.checkpoints()[0][1])["stored"])
+    stored = int(copy.read(copy.checkpoints()[0][1])["stored"])
     copy.forget_after(older, stored)
     assert [step for step, _ in copy.checkpoints()] == [older]
     assert copy.pieces()[-1][1] == stored
@@ -355,7 +361,7 @@ def test_other_formats_are_refused_by_name(copy, version):
     content = path.read_bytes()
     path.write_bytes(content[:4] + version.to_bytes(4, "little") + content[8:])
     with pytest.raises(DamagedFile, match=f"format {version} "):
-        read_arrays(path)
+        copy.read(path)
     config = json.loads(copy.config_path.read_text())
     copy.config_path.write_text(json.dumps({**config, "format": version}))
     with pytest.raises(UserError, match=f"format {version};"):
@@ -378,22 +384,64 @@ def test_foreign_files_are_refused(tmp_path):
         with pytest.raises(UserError, match="damaged"):
             load(run.directory)
     # The checksum is right, but reading these would run code.
-    write_arrays(tmp_path / "plain.algd", {"a": np.zeros(2)})
+    write_arrays(tmp_path / "plain.algd", {"a": np.zeros(2)}, NOBODY)
     with pytest.raises(ValueError, match="allow_pickle"):
-        write_arrays(tmp_path / "objects.algd", {"a": np.array([{}], object)})
+        write_arrays(tmp_path / "objects.algd", {"a": np.array([{}], object)}, NOBODY)
     (tmp_path / "zeros.algd").write_bytes(bytes(1000))
     with pytest.raises(DamagedFile, match="not a checkpoint"):
-        read_arrays(tmp_path / "zeros.algd")
+        read_arrays(tmp_path / "zeros.algd", NOBODY)
 
 
-def test_rows_of_before_the_checksum_are_read_but_never_mixed(copy, whole):
-    rows = whole.rows()
-    plain = "".join(json.dumps(row) + "\n" for row in rows)
-    copy.metrics_path.write_text(plain)
-    assert copy.rows() == rows
-    copy.metrics_path.write_bytes(whole.metrics_path.read_bytes() + plain.encode())
-    with pytest.raises(UserError, match=f"line {len(rows) + 1}"):
+# --- files of another run ------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def other(whole, folder):
+    """The same run with another seed, continued from the same beginning: every shape fits."""
+    settings, algorithm, name = parse_config(whole.config())
+    return loop.train(dataclasses.replace(settings, seed=1), algorithm, name, folder / "other")
+
+
+@pytest.mark.parametrize("name", ["config", "metrics", "checkpoint", "piece"])
+def test_a_file_of_another_run_is_noticed(name, copy, other, good):
+    older = min(good)
+    path, foreign = (path_of(run, name) for run in (copy, other))
+    assert path.name == foreign.name
+    shutil.copy(foreign, path)
+    if name in ("checkpoint", "piece"):
+        with pytest.raises(DamagedFile, match=f"{path.name} belongs to another run"):
+            copy.read(path)
+        trainer = trainer_of(copy)
+        _, notes = trainer.load_newest()
+        assert trainer.state.step == older
+        assert contents(trainer) == good[older]
+        assert "another run" in notes[0]
+        return
+    with pytest.raises(UserError, match="no usable checkpoint"):
+        loop.resume(copy.directory)
+    with pytest.raises(UserError, match="another run's"):
         copy.rows()
+    if name == "config":
+        with pytest.raises(UserError, match="another run"):
+            load(copy.directory)
+
+
+def test_notes_about_another_run_are_not_read(copy, other):
+    path = other.directory / "note.json"
+    other.write_note(path, {"a": 1})
+    assert other.read_note(path)["a"] == 1
+    assert copy.read_note(path) is None
+    path.write_bytes(path.read_bytes().replace(b'"a": 1', b'"a": 2'))
+    assert other.read_note(path) is None
+    assert not math.isnan(wall_seconds(other))
+    shutil.copy(other.timing_path, copy.timing_path)
+    assert math.isnan(wall_seconds(copy))
+
+
+def test_the_id_follows_from_what_determines_the_run(copy, whole, other):
+    assert copy.id == whole.id != other.id
+    loop.resume(copy.directory, steps=204)
+    assert copy.id == whole.id
 
 
 # --- the replay buffer in pieces ---------------------------------------------------------------
@@ -414,6 +462,7 @@ def test_every_kept_checkpoint_has_its_pieces_when_the_buffer_wraps(interval, tm
     run = create_run(tmp_path / "run")
     settings = Settings(steps=1_000, envs=1)
     trainer = Trainer(settings, small("algd", replay_size=10), run).start()
+    run.write_config({})
     run.metrics_path.touch()
     for step in range(0, 6 * interval, interval):
         for one in range(step, step + interval):
@@ -436,6 +485,8 @@ def test_every_kept_checkpoint_has_its_pieces_when_the_buffer_wraps(interval, tm
 def test_a_task_in_mujoco_goes_on_exactly(tmp_path):
     """From the middle of an episode, with gradient rounds before and after."""
     settings, run = Settings(env="PointButton1", envs=2, steps=80), create_run(tmp_path / "run")
+    run.write_config({})
+    run.write_config({})
     run.metrics_path.touch()
     trainers = [Trainer(settings, small("sac-lag"), run) for _ in range(2)]
     trainers[0].start().iterate(30)
@@ -475,6 +526,7 @@ def test_a_foreign_environment_goes_on_with_fresh_episodes(name, tmp_path):
     settings = Settings(env="Drifting-v0", budget=(5.0,), envs=2, steps=40)
     run = create_run(tmp_path / "run")
     trainer = Trainer(settings, small(name), run).start()
+    run.write_config({})
     run.metrics_path.touch()
     (sums,), result = trainer.state.statistics, None
     for _ in range(3):
@@ -659,7 +711,7 @@ def test_a_diverged_policy_stops_the_run_instead_of_reaching_the_environment(nam
 
 def signed(payload):
     """Any bytes with a beginning and a checksum that are right."""
-    head = MAGIC + FORMAT.to_bytes(4, "little")
+    head = MAGIC + FORMAT.to_bytes(4, "little") + bytes.fromhex(NOBODY)
     return head + hashlib.blake2b(head + payload, digest_size=32).digest() + payload
 
 
@@ -716,17 +768,17 @@ def test_crafted_archives_end_in_one_message(payload, tmp_path):
     path = tmp_path / "x.algd"
     path.write_bytes(signed(payload))
     with pytest.raises(DamagedFile, match=r"x.algd holds no plain arrays"):
-        read_arrays(path)
+        read_arrays(path, NOBODY)
 
 
 def test_files_are_no_pipes_and_not_larger_than_the_memory(tmp_path, copy):
     os.mkfifo(tmp_path / "x.algd")
     with pytest.raises(DamagedFile, match="not a plain file"):
-        read_arrays(tmp_path / "x.algd")
+        read_arrays(tmp_path / "x.algd", NOBODY)
     with open(tmp_path / "y.algd", "wb") as file:
         file.truncate(2**43)
     with pytest.raises(DamagedFile, match="larger"):
-        read_arrays(tmp_path / "y.algd")
+        read_arrays(tmp_path / "y.algd", NOBODY)
     os.truncate(copy.config_path, 2**43)
     with pytest.raises(UserError, match="larger"):
         copy.config()
@@ -784,8 +836,8 @@ def test_settings_of_another_kind_are_refused(part, value, copy, capsys, tmp_pat
     ],
 )
 def test_rows_of_another_kind_are_refused(row, copy):
-    copy.metrics_path.write_bytes(seal(row, LogPosition())[0])
+    copy.metrics_path.write_bytes(seal(row, LogPosition(), copy.id)[0])
     with pytest.raises(UserError, match="not a row of metrics"):
         copy.rows()
     with pytest.raises(ValueError, match="JSON"):
-        seal({"kind": "eval", "step": 3, "return": math.nan}, LogPosition())
+        seal({"kind": "eval", "step": 3, "return": math.nan}, LogPosition(), NOBODY)

@@ -13,7 +13,7 @@ from algd.experiments import ablations, benchmark, stability
 from algd.experiments.trials import family
 from algd.runs.config import describe, make_envs
 from algd.runs.directory import create_run
-from algd.runs.files import LogPosition, seal, write_record
+from algd.runs.files import LogPosition, seal
 from algd.sweeps.estimate import label
 from algd.sweeps.job import evaluation_path
 
@@ -50,13 +50,13 @@ def make_up(job):
     mark = LogPosition()
     with run.metrics_path.open("wb") as file:
         for values in rows:
-            line, mark = seal(values, mark)
+            line, mark = seal(values, mark, run.id)
             file.write(line)
     (job.directory / "checkpoints" / f"step-{job.settings.steps:09d}.algd").touch()
     cost = {"mean": cost_of(job), "standard_error": 0.5, "budget": 20.0, "violation_rate": 0.1}
     judged = {"step": job.settings.steps, "episodes": job.episodes, "cost": cost}
     judged["return"] = {"mean": 12.0, "standard_error": 0.2}
-    write_record(evaluation_path(job.directory), judged)
+    run.write_note(evaluation_path(job.directory), judged)
 
 
 @pytest.fixture(scope="module")

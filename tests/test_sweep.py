@@ -17,7 +17,7 @@ from rich.console import Console
 from algd.cli import main
 from algd.runs.config import Settings
 from algd.runs.directory import Run
-from algd.runs.files import read_record, write_record
+from algd.runs.files import read_record
 from algd.sweeps import executors
 from algd.sweeps import job as job_module
 from algd.sweeps.cores import claimed_cores
@@ -294,9 +294,9 @@ def test_a_bad_run_does_not_stop_the_others(damage, complete, tmp_path, capfd):
     judged = read_record(evaluation_path(bad.directory))
     if damage == "evaluation":
         del judged["cost"]["budget"]
-        write_record(evaluation_path(bad.directory), judged)
+        Run(bad.directory).write_note(evaluation_path(bad.directory), judged)
     if damage == "progress":
-        write_record(beat_path(bad.directory), {"step": "far"})
+        Run(bad.directory).write_note(beat_path(bad.directory), {"step": "far"})
     if damage == "speeds":
         (tmp_path / "speeds.json").write_text('{"a": [["quick"], [1e400]]}')
         assert known_speeds(tmp_path / "speeds.json") == {}

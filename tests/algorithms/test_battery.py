@@ -157,8 +157,8 @@ def test_it_stays_finite_repeats_and_survives_a_file(name, tmp_path):
 
     # The same again, to the last bit; and on, from what a file kept of it.
     assert same((states, metrics), run(ours.states, data, keys))
-    write_arrays(tmp_path / "states", to_arrays(states))
-    loaded = from_arrays(ours.states, read_arrays(tmp_path / "states"))
+    write_arrays(tmp_path / "states", to_arrays(states), "0" * 32)
+    loaded = from_arrays(ours.states, read_arrays(tmp_path / "states", "0" * 32))
     assert same(run(states, data, keys), run(loaded, data, keys))
     assert ours.traces == 1
 

@@ -21,7 +21,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from algd.runs.config import Settings, parse_config, spec_of
 from algd.runs.directory import Run
-from algd.runs.files import DamagedFile, LogPosition, read_arrays, write_arrays
+from algd.runs.files import DamagedFile, LogPosition
 from algd.types import Algorithm, EnvSpec, Transition, UserError
 
 Arrays = dict[str, np.ndarray]
@@ -93,9 +93,9 @@ def write_checkpoint(run: Run, held: Checkpoint) -> None:
     run.write_checkpoint(held.counters.step, arrays)
 
 
-def read_checkpoint(path: Path) -> Checkpoint:
-    """What is in the file, or `DamagedFile`."""
-    arrays = read_arrays(path)
+def read_checkpoint(run: Run, path: Path) -> Checkpoint:
+    """What is in the run's file, or `DamagedFile`."""
+    arrays = run.read(path)
 
     def section(name: str) -> Arrays:
         prefix = f"{name}/"
@@ -123,7 +123,7 @@ def newest_checkpoint(run: Run) -> tuple[Checkpoint, list[str]]:
     complaints: list[str] = []
     for _, path in reversed(run.checkpoints()):
         try:
-            return read_checkpoint(path), complaints
+            return read_checkpoint(run, path), complaints
         except DamagedFile as error:
             complaints.append(str(error))
     detail = f" ({'; '.join(complaints)})" if complaints else ""
@@ -208,7 +208,7 @@ def write_piece(run: Run, transitions: Transition, first: int) -> None:
     """Write transitions; `first` counts those that were stored before them."""
     last = first + len(transitions.reward)
     path = run.directory / "replay" / f"{first:012d}-{last:012d}.algd"
-    write_arrays(path, _of_transition(transitions))
+    run.write(path, _of_transition(transitions))
 
 
 def read_pieces(run: Run, stored: int, kept: int) -> tuple[Arrays, int]:
@@ -218,7 +218,7 @@ def read_pieces(run: Run, stored: int, kept: int) -> tuple[Arrays, int]:
     for begin, end, path in run.pieces():
         if end <= reached or begin > reached or end > stored:
             continue
-        parts.append({name: x[reached - begin :] for name, x in read_arrays(path).items()})
+        parts.append({name: x[reached - begin :] for name, x in run.read(path).items()})
         reached = end
     if reached != stored:
         raise DamagedFile(
@@ -253,7 +253,7 @@ def read_snapshot(directory: str | Path, step: int | None = None) -> Snapshot:
         if step is None:
             held, complaints = newest_checkpoint(run)
         else:
-            held, complaints = read_checkpoint(_path_of(run, step)), []
+            held, complaints = read_checkpoint(run, _path_of(run, step)), []
         spec = spec_of(config)
         template = jax.eval_shape(lambda: algorithm.init(spec, jax.random.key(0)))
         state = from_arrays(template, held.learner)

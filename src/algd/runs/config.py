@@ -230,7 +230,7 @@ def check_config(config: dict[str, Any]) -> Settings:
         settings = Settings(**_with_tuples(config["settings"]))
         for part in (settings, *(Budget(**budget) for budget in config["budgets"])):
             check_fields(part)
-        origin = config.get("started_from", {"run": "", "step": 0})
+        origin = config.get("started_from", {"run": "", "id": "", "step": 0})
         sound = {
             "preset": _is_plain(config["preset"]),
             "hyperparameters": all(
@@ -241,7 +241,8 @@ def check_config(config: dict[str, Any]) -> Settings:
             "budgets": bool(config["budgets"]),
             "horizon": type(config["horizon"]) is int and config["horizon"] > 0,
             "versions": all(map(_is_plain, itertools.chain(*config["versions"].items()))),
-            "started_from": (type(origin["run"]), type(origin["step"])) == (str, int),
+            "started_from": [type(origin[name]) for name in ("run", "id", "step")]
+            == [str, str, int],
         }
     except (LookupError, TypeError, AttributeError, UserError) as error:
         raise UserError(f"The settings do not fit this version of algd: {error}") from error

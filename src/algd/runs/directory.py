@@ -24,8 +24,10 @@ from filelock import FileLock, Timeout
 from algd.runs.files import (
     DamagedFile,
     LogPosition,
+    digest_of,
     drop_torn_line,
     flush_names,
+    read_arrays,
     read_record,
     read_whole,
     unseal,
@@ -75,13 +77,44 @@ class Run:
         if not self.config_path.is_file():
             raise UserError(f"{self.directory} holds no run: it has no config.json.")
         try:
-            return read_record(self.config_path)
+            config = read_record(self.config_path)
         except DamagedFile as error:
             raise UserError(f"{error}.") from error
+        if not re.fullmatch(r"[0-9a-f]{32}", str(config.get("id"))):
+            raise UserError(f"{self.config_path} is damaged: its id is {config.get('id')!r}.")
+        return config
 
     def write_config(self, config: dict[str, Any]) -> None:
-        """Write the settings with a checksum."""
-        write_record(self.config_path, config)
+        """Write the settings, from which a new run has its id."""
+        write_record(self.config_path, {"id": digest_of(config), **config})
+
+    @property
+    def id(self) -> str:
+        """What every file of the run carries and another run's do not.
+
+        It follows from what determines the run: two runs of one id have the same numbers.
+        """
+        return self.config()["id"]
+
+    def write(self, path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+        """Write arrays that belong to the run."""
+        write_arrays(path, arrays, self.id)
+
+    def read(self, path: Path) -> dict[str, np.ndarray]:
+        """Arrays of the run, or `DamagedFile`."""
+        return read_arrays(path, self.id)
+
+    def write_note(self, path: Path, note: Mapping[str, Any]) -> None:
+        """Write something about the run."""
+        write_record(path, {"id": self.id, **note})
+
+    def read_note(self, path: Path) -> dict[str, Any] | None:
+        """What was written about the run, if it is whole and not about another run."""
+        try:
+            note = read_record(path)
+            return note if note.get("id") == self.id else None
+        except (DamagedFile, UserError):
+            return None
 
     def rows(self, kind: str | None = None) -> list[dict[str, Any]]:
         """The metrics, of one kind or all; a last line that is still being written is left out."""
@@ -91,10 +124,10 @@ class Run:
             content = read_whole(self.metrics_path)
         except OSError as error:
             raise UserError(f"{self.metrics_path} cannot be read: {error.strerror}.") from error
-        rows, mark = [], LogPosition()
+        rows, mark, owner = [], LogPosition(), self.id
         for number, line in enumerate(content.split(b"\n")[:-1], 1):
             try:
-                row, mark = unseal(line, mark)
+                row, mark = unseal(line, mark, owner)
             except (ValueError, RecursionError) as error:
                 raise UserError(
                     f"{self.metrics_path} is damaged in line {number} ({error})."
@@ -112,10 +145,10 @@ class Run:
             lines = read_whole(self.metrics_path)[: mark.size].split(b"\n")
         except OSError as error:
             raise DamagedFile(f"{self.metrics_path} cannot be read ({error.strerror})") from error
-        found = LogPosition()
+        found, owner = LogPosition(), self.id
         for line in lines[:-1]:
             try:
-                _, found = unseal(line, found)
+                _, found = unseal(line, found, owner)
             except (ValueError, RecursionError) as error:
                 raise DamagedFile(f"{self.metrics_path} is damaged ({error})") from error
         if found != mark:
@@ -133,7 +166,7 @@ class Run:
 
     def write_checkpoint(self, step: int, arrays: Mapping[str, np.ndarray]) -> None:
         """Write one, then drop all but the newest `KEEP`."""
-        write_arrays(self.directory / "checkpoints" / f"step-{step:09d}.algd", arrays)
+        self.write(self.directory / "checkpoints" / f"step-{step:09d}.algd", arrays)
         for _, path in self.checkpoints()[:-KEEP]:
             path.unlink()
 

@@ -20,8 +20,7 @@ import numpy as np
 
 from algd.types import UserError
 
-# Of records (settings, progress) and of arrays (checkpoints, pieces of a replay buffer).
-RECORD_FORMAT, FORMAT = 1, 2
+FORMAT = 2
 MAGIC = b"ALGD"
 # No record of settings or of progress comes near it.
 LARGEST_RECORD = 2**20
@@ -88,8 +87,8 @@ def read_whole(path: Path, most: int | None = None) -> bytes:
 
 def write_record(path: Path, record: Mapping[str, Any]) -> None:
     """A JSON object with a format version and a checksum."""
-    record = {"format": RECORD_FORMAT, **record}
-    text = json.dumps({**record, "checksum": _checksum(record)}, indent=2, allow_nan=False)
+    record = {"format": FORMAT, **record}
+    text = json.dumps({**record, "checksum": digest_of(record)}, indent=2, allow_nan=False)
     write_atomically(path, text.encode())
 
 
@@ -102,36 +101,38 @@ def read_record(path: Path) -> dict[str, Any]:
         raise DamagedFile(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedFile(f"{path} is damaged; restore it from a copy") from error
-    if version != RECORD_FORMAT:
-        raise DamagedFile(f"{path} has the format {version!r}; this version reads {RECORD_FORMAT}")
-    if stated != _checksum(record):
+    if version != FORMAT:
+        raise DamagedFile(f"{path} has the format {version!r}; this version reads {FORMAT}")
+    if stated != digest_of(record):
         raise DamagedFile(f"{path} is damaged or was edited: its checksum differs")
     return record
 
 
-def _checksum(record: Mapping[str, Any]) -> str:
+def digest_of(record: Mapping[str, Any]) -> str:
+    """32 hexadecimal digits that tell this record from any other."""
     canonical = json.dumps(record, sort_keys=True)
     return hashlib.blake2b(canonical.encode(), digest_size=16).hexdigest()
 
 
-def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Arrays by name with a format version and a checksum over everything."""
+def write_arrays(path: Path, arrays: Mapping[str, np.ndarray], owner: str) -> None:
+    """Arrays by name with a format version, the id of the run that they belong to, and a checksum
+    over everything."""
     buffer = io.BytesIO()
     np.savez(buffer, allow_pickle=False, **arrays)
     payload = buffer.getvalue()
-    head = MAGIC + FORMAT.to_bytes(4, "little")
+    head = MAGIC + FORMAT.to_bytes(4, "little") + bytes.fromhex(owner)
     digest = hashlib.blake2b(head + payload, digest_size=32).digest()
     write_atomically(path, head + digest + payload)
 
 
-def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """What `write_arrays` wrote, or `DamagedFile`."""
+def read_arrays(path: Path, owner: str) -> dict[str, np.ndarray]:
+    """What `write_arrays` wrote for this run, or `DamagedFile`."""
     try:
         content = read_whole(path)
     except OSError as error:
         raise DamagedFile(f"{path} cannot be read ({error.strerror})") from error
-    head, digest, payload = content[:8], content[8:40], content[40:]
-    if head[:4] != MAGIC or len(content) < 40:
+    head, digest, payload = content[:24], content[24:56], content[56:]
+    if head[:4] != MAGIC or len(content) < 56:
         raise DamagedFile(f"{path} is not a checkpoint file, or its beginning is damaged")
     # The version comes first: another format may have another checksum.
     version = int.from_bytes(head[4:8], "little")
@@ -142,6 +143,8 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
         )
     if hashlib.blake2b(head + payload, digest_size=32).digest() != digest:
         raise DamagedFile(f"{path} is damaged: its checksum does not fit")
+    if head[8:].hex() != owner:
+        raise DamagedFile(f"{path} belongs to another run")
     try:
         return dict(_plain_arrays(payload))
     except Exception as error:
@@ -173,25 +176,22 @@ class LogPosition(NamedTuple):
     crc: int = 0
 
 
-def seal(row: Mapping[str, Any], mark: LogPosition) -> tuple[bytes, LogPosition]:
-    """The line of a row that follows the mark, and the mark behind it."""
-    crc = zlib.crc32(json.dumps(row, allow_nan=False).encode(), mark.crc)
+def seal(row: Mapping[str, Any], mark: LogPosition, owner: str) -> tuple[bytes, LogPosition]:
+    """The line of a run's row that follows the mark, and the mark behind it."""
+    crc = zlib.crc32(owner.encode() + json.dumps(row, allow_nan=False).encode(), mark.crc)
     line = json.dumps({**row, "crc": f"{crc:08x}"}).encode() + b"\n"
     return line, LogPosition(mark.size + len(line), crc)
 
 
-def unseal(line: bytes, mark: LogPosition) -> tuple[dict[str, Any], LogPosition]:
-    """The row of a line that follows the mark, and the mark behind it, or `ValueError`."""
+def unseal(line: bytes, mark: LogPosition, owner: str) -> tuple[dict[str, Any], LogPosition]:
+    """The row of a run's line that follows the mark, and the mark behind it, or `ValueError`."""
     row = json.loads(line)
     if not isinstance(row, dict) or not _is_row(row):
         raise ValueError("not a row of metrics")
-    if "crc" not in row and not mark.crc:
-        # Runs of before the checksum: taken as they are, but never among rows that have one.
-        return row, LogPosition(mark.size + len(line) + 1)
     row.pop("crc", None)
-    expected, behind = seal(row, mark)
+    expected, behind = seal(row, mark, owner)
     if expected != line + b"\n":
-        raise ValueError("the checksum differs")
+        raise ValueError("the checksum differs, or it is another run's")
     return row, behind
 
 

@@ -28,7 +28,7 @@ class MetricsLog:
     """
 
     def __init__(self, run: Run, mark: LogPosition, step: int) -> None:
-        self.run, self.mark = run, mark
+        self.run, self.mark, self.owner = run, mark, run.id
         self.latest: dict[str, Any] = {}
         with run.writing():
             # Without a buffer: a row is on its way to the disk once it is written.
@@ -44,7 +44,7 @@ class MetricsLog:
 
     def write(self, row: dict[str, Any]) -> None:
         """Append one row."""
-        line, behind = seal(row, self.mark)
+        line, behind = seal(row, self.mark, self.owner)
         kind, step = row["kind"], row["step"]
         values = {f"{kind}/{k}": v for k, v in row.items() if k not in ("kind", "step")}
         with self.run.writing():
@@ -56,7 +56,8 @@ class MetricsLog:
 
     def write_speed(self, step: int, steps_per_second: float) -> None:
         """Append to timing.jsonl, which holds what differs between equal runs."""
-        line = json.dumps({"step": step, "steps_per_second": steps_per_second}).encode() + b"\n"
+        row = {"run": self.owner, "step": step, "steps_per_second": steps_per_second}
+        line = json.dumps(row).encode() + b"\n"
         with self.run.writing(), open(self.run.timing_path, "ab", buffering=0) as file:
             _write_whole(file, line)
 

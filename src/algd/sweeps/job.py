@@ -16,7 +16,6 @@ from algd.evaluation.policy import load
 from algd.evaluation.stats import summarise
 from algd.runs.config import make_envs
 from algd.runs.directory import Run
-from algd.runs.files import DamagedFile, read_record, write_record
 from algd.sweeps.plan import Job, is_there
 from algd.training import loop
 from algd.training.loop import Interrupted, Progress
@@ -60,7 +59,7 @@ def train_or_continue(job: Job, wanted: Callable[[], bool] = lambda: True) -> No
         wait_for_lock(run)
         loop.resume(job.directory, report=beat, env=job.settings.env)
     summary = judge(job)
-    write_record(evaluation_path(job.directory), summary)
+    run.write_note(evaluation_path(job.directory), summary)
 
 
 def attempt(job: Job, cache: str | None, parent: int | None = None) -> Outcome:
@@ -103,7 +102,7 @@ class Heartbeat:
         beat = Beat(*at, clock, spent, os.getpid())
         # Windows replaces no file that somebody reads; the next beat will.
         with self.run.writing(), suppress(PermissionError):
-            write_record(beat_path(self.run.directory), beat._asdict())
+            self.run.write_note(beat_path(self.run.directory), beat._asdict())
         if not self.wanted():
             # Training catches it, and leaves a checkpoint of this very step.
             signal.raise_signal(signal.SIGTERM)
@@ -116,12 +115,10 @@ def beat_path(directory: Path) -> Path:
 
 def last_beat(directory: Path) -> Beat | None:
     """How far a run is, if it has said so."""
-    try:
-        found = read_record(beat_path(directory))
-        beat = Beat(**{name: found[name] for name in Beat._fields})
-    except (DamagedFile, KeyError):
-        return None
-    return beat if all(type(value) in (int, float) for value in beat) else None
+    found = Run(directory).read_note(beat_path(directory)) or {}
+    values = [found.get(name) for name in Beat._fields]
+    sound = all(type(value) in (int, float) for value in values)
+    return Beat._make(values) if sound else None
 
 
 def evaluation_path(directory: Path) -> Path:
@@ -131,10 +128,7 @@ def evaluation_path(directory: Path) -> Path:
 
 def last_evaluation(directory: Path) -> dict[str, Any] | None:
     """The judgement of a run's final policy, if there is one."""
-    try:
-        return read_record(evaluation_path(directory))
-    except DamagedFile:
-        return None
+    return Run(directory).read_note(evaluation_path(directory))
 
 
 def is_trained(job: Job) -> bool:

@@ -184,7 +184,7 @@ def load_newest(
     notes: list[str] = []
     for _, path in reversed(run.checkpoints()):
         try:
-            state, position = load(setup, environments, read_checkpoint(path))
+            state, position = load(setup, environments, read_checkpoint(run, path))
         except DamagedFile as error:
             notes.append(f"{path.name} is not used: {error}.")
             continue
@@ -194,6 +194,8 @@ def load_newest(
     if not notes and not (run.metrics_path.exists() and run.metrics_path.stat().st_size):
         # The first checkpoint comes before the first row: nothing is lost.
         source = read_snapshot(origin["run"], origin["step"]) if origin else None
+        if origin and source and Run(source.directory).id != origin["id"]:
+            raise UserError(f"{source.directory} is no longer the run that was started from.")
         notes = ["The run had no checkpoint yet: it starts again from the beginning."]
         return start(setup, [environments], source), LogPosition(), notes
     found = " ".join(notes) or "there is none."

@@ -86,8 +86,14 @@ def train_seeds(
         # Refuse what does not fit before there is a directory.
         fresh = jax.eval_shape(lambda: algorithm.init(spec, jax.random.key(0)))
         check_fits(start_from, algorithm, fresh, settings.env, spec)
-        source = {"run": str(start_from.directory.absolute()), "step": start_from.step}
-        origin = {"started_from": source}
+        source = Run(start_from.directory.absolute())
+        origin = {
+            "started_from": {
+                "run": str(source.directory),
+                "id": source.id,
+                "step": start_from.step,
+            }
+        }
     runs = [create_run(directory) for directory in directories]
     with ExitStack() as stack:
         for mine, run in zip(each, runs, strict=True):
@@ -155,7 +161,8 @@ def resume(
             tell(note)
         with run.writing():
             run.forget_after(state.step, state.stored[0])
-            run.write_config(described | ({"started_from": origin} if origin else {}))
+            kept = {name: config[name] for name in ("id", "started_from") if name in config}
+            run.write_config(described | kept)
         _loop(setup, state, [position], report)
     return run, notes
 

@@ -22,6 +22,7 @@ from PIL import Image
 
 from algd.evaluation.stats import Interval, bootstrap_interval, run_figures
 from algd.runs.directory import Run
+from algd.runs.files import read_whole
 from algd.runs.grouping import Groups, differing_settings, training_settings
 from algd.types import Budget, UserError, metric_suffixes
 from algd.visualization.curves import Panel, budgets_of, panel_svg, panels_of, seeds_text, styles_of
@@ -150,8 +151,9 @@ def row_of(run: Run) -> Row:
 def wall_seconds(run: Run) -> float:
     """Time of training, from its last measured speed; NaN if none was written down."""
     try:
-        row = json.loads(run.timing_path.read_text(encoding="utf-8").splitlines()[-1])
-        return float(row["step"] / row["steps_per_second"])
+        row = json.loads(read_whole(run.timing_path).splitlines()[-1])
+        # Copied from another run, it tells nothing of this one.
+        return float(row["step"] / row["steps_per_second"]) if row["run"] == run.id else math.nan
     except (OSError, ValueError, LookupError, TypeError, ZeroDivisionError):
         return math.nan
 
