@@ -53,23 +53,27 @@ class InterruptionTest:
     """Where to train; by default a temporary folder."""
 
 
-Contents = dict[str, bytes]
+Contents = dict[str, tuple[int, bytes]]
 
 
 def contents(directory: Path) -> Contents:
-    """Every file and folder by its name."""
+    """Every file and folder by its name: its number in the file system, and what is in it."""
     found = sorted(directory.rglob("*")) if directory.exists() else []
     return {
-        str(path.relative_to(directory)): path.read_bytes() if path.is_file() else b""
+        str(path.relative_to(directory)): (
+            path.stat().st_ino,
+            path.read_bytes() if path.is_file() else b"",
+        )
         for path in found
     }
 
 
 def half_written(before: Contents, after: Contents) -> Iterator[tuple[str, bytes]]:
-    """The files that have grown, each with half of what was added."""
-    for name, now in after.items():
-        then = before.get(name, b"")
-        if len(now) > len(then) + 1 and now.startswith(then):
+    """The files that have grown, each with half of what was added; a file that took the place of
+    another by its name was never half there."""
+    for name, (number, now) in after.items():
+        known, then = before.get(name, (None, b""))
+        if number == known and len(now) > len(then) + 1 and now.startswith(then):
             yield name, now[: (len(then) + len(now)) // 2]
 
 

@@ -186,7 +186,7 @@ def test_suggested_commands_can_be_pasted(tmp_path):
     with pytest.raises(UserError) as refused:
         create_run(directory)
     assert f"algd resume '{directory}'" in str(refused.value)
-    assert f"algd resume '{directory}'" in str(Interrupted([directory], 3))
+    assert f"algd resume '{directory}'" in str(Interrupted([run], 3))
     with pytest.raises(UserError) as full, run.writing():
         raise OSError(28, "No space left on device")
     assert f"algd resume '{directory}'" in str(full.value)

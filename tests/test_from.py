@@ -60,7 +60,8 @@ def test_networks_and_multiplier_are_kept_and_the_limit_is_new(source, tmp_path)
         assert all(np.array_equal(a, b) for a, b in pairs) == (name != "limit")
     np.testing.assert_allclose(new.limit, old.state.limit / 3.0, rtol=1e-6)
     config = run.config()
-    assert config["started_from"] == {"run": str(source.directory), "step": 80}
+    origin = {"run": str(source.directory), "id": source.id, "step": 80}
+    assert config["started_from"] == origin
     # What is not said is the source's.
     assert config["preset"] == "sac-lag"
     assert config["hyperparameters"]["rho"] == 3.0

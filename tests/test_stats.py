@@ -184,7 +184,9 @@ def test_summary_over_runs():
 
 def test_summary_of_episodes():
     cost = np.array([[8.0], [12.0]])
-    episodes = Episodes(np.array([1.0, 3.0]), cost, cost / 2, cost, np.array([5, 5]))
+    episodes = Episodes(
+        np.array([1.0, 3.0]), cost, cost / 2, cost, np.array([5, 5]), np.zeros(2, int)
+    )
     summary = stats.summarise(episodes, EnvSpec(1, (-1.0,), (1.0,), (Budget(10.0),), 5))
     assert summary["return"]["mean"] == 2.0
     assert summary["cost"]["relative"] == 1.0

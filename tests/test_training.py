@@ -1,5 +1,6 @@
 """Whole runs: the same numbers twice, the same numbers after a stop, and a refusal of nonsense."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -118,6 +119,64 @@ def test_a_step_that_is_not_finite_stops_or_is_dropped(tmp_path):
     assert last["dropped_steps"] == 2 * 2
     stored = last_arrays(run)["stored"]
     assert int(stored) == 160 - last["dropped_steps"]
+
+
+class Broken(gymnasium.Env):
+    """Every seventh step is broken: its observation, reward, cost and margin in turn."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32)
+    action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
+    count = 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self.count += 1
+        values = [0.5, 1.0, 0.1, -0.5]
+        if self.count % 7 == 0:
+            values[self.count // 7 % 4] = np.nan
+        seen, reward, cost, margin = values
+        info = {"cost": cost, "margin": margin}
+        return np.full(2, seen, np.float32), reward, False, False, info
+
+
+gymnasium.register("Broken-v0", entry_point=Broken, max_episode_steps=20)
+
+
+@pytest.mark.parametrize("name", ["ppo-lag", "sac-lag", "hj"])
+def test_broken_steps_are_left_out_of_all_that_is_learnt_and_told(name, tmp_path):
+    settings = dataclasses.replace(
+        SHORT, env="Broken-v0", env_options=(), budget=(5.0,), bad_steps="drop"
+    )
+    run = loop.train(settings, small(name), name, tmp_path / "run")
+    last = run.rows("train")[-1]
+    assert 160 // 7 <= last["dropped_steps"] <= 160 // 4
+    judged = run.rows("eval")
+    # An episode has 20 steps with a reward of 1 each, less those that were left out.
+    for row in judged:
+        assert row["dropped_steps"] > 0
+        assert row["return"] == 20 - row["dropped_steps"] / settings.eval_episodes
+    assert "NaN" not in run.metrics_path.read_text()
+
+
+def test_broken_steps_with_several_seeds(tmp_path):
+    settings = dataclasses.replace(
+        SHORT, env="Broken-v0", env_options=(), budget=(5.0,), bad_steps="drop"
+    )
+    folders = [tmp_path / str(seed) for seed in range(2)]
+    runs = loop.train_seeds(settings, small("ppo-lag"), "ppo-lag", folders)
+    for run in runs:
+        assert run.rows("train")[-1]["dropped_steps"] > 0
+        arrays = last_arrays(run)
+        assert all(np.isfinite(x).all() for n, x in arrays.items() if n.startswith("state"))
+
+
+def test_an_evaluation_refuses_what_is_not_finite(tmp_path):
+    settings = dataclasses.replace(SHORT, env="Broken-v0", env_options=(), budget=(5.0,))
+    with pytest.raises(UserError, match=r"In an evaluation .* not finite.*--bad-steps drop"):
+        loop.train(settings, small("sac-lag"), "sac-lag", tmp_path / "run")
 
 
 def test_diverging_networks_stop_the_run_with_advice(tmp_path):

@@ -52,7 +52,7 @@ def transitions(algorithm, state, seed):
     _, described = jax.eval_shape(act, jnp.zeros(4), jax.random.key(0))
     extras = {name: normal(*leaf.shape) for name, leaf in described.items()}
     if algorithm.data == "rollout":
-        extras["cost_so_far"] = 5.0 * cost
+        extras |= {"cost_so_far": 5.0 * cost, "keep": jnp.ones(cost.shape[:-1], bool)}
     ended = draw.uniform(size=(3, *shape)) < 0.3
     return Transition(
         obs=normal(4),

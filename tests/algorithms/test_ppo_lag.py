@@ -26,6 +26,7 @@ from algd.algorithms.ppo_lag import (
     PPOLag,
     combined_advantage,
     remember,
+    stand_ins,
     with_more,
 )
 
@@ -44,6 +45,7 @@ def rollout(seed):
     log_prob = jnp.asarray(-2.5 + 0.5 * draw.normal(size=(TIME, ENVS)))
     cost_so_far = jnp.asarray(draw.uniform(5, 20, (TIME, ENVS, 2)))
     extras = {"latent": latent, "log_prob": log_prob, "cost_so_far": cost_so_far}
+    extras["keep"] = jnp.ones((TIME, ENVS), bool)
     return replace(batch, extras=extras)
 
 
@@ -185,6 +187,27 @@ CASES = {
         **SMALL,
     ),
 }
+
+
+def test_steps_that_are_left_out_teach_nothing():
+    """Whatever they hold; and nothing is carried over them, the time axis stays as it is."""
+    ppo = PPOLag(**SMALL)
+    keep = jnp.ones((TIME, ENVS), bool).at[2, 0].set(False).at[5, 1].set(False)
+    state, batch = start(ppo), in_single(rollout(3))
+    draws = ppo.draw(TIME * ENVS, jax.random.key(0))
+
+    def learnt(value):
+        spoilt = lambda x: jnp.where(keep.reshape(TIME, ENVS, *[1] * (x.ndim - 2)), x, value)  # noqa: E731
+        fields = ("obs", "next_obs", "reward", "cost")
+        changed = replace(batch, **{name: spoilt(getattr(batch, name)) for name in fields})
+        extras = {**batch.extras, "keep": keep}
+        extras |= {name: spoilt(extras[name]) for name in ("latent", "log_prob")}
+        return ppo.update_with(state, replace(changed, extras=extras), draws)[0]
+
+    for a, b in zip(*map(jax.tree.leaves, (learnt(0.0), learnt(7.0))), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert stand_ins(keep.reshape(-1)).tolist() == [0, 1, 2, 3, 0, 5, 6, 7, 8, 9, 10, 1]
+    assert stand_ins(jnp.zeros(3, bool)).shape == (3,)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -118,7 +118,7 @@ def test_ppo_finds_the_values():
         def one(state, key):
             act_key, update_key = jax.random.split(key)
             action, extras = choose(state, batch.obs, jax.random.split(act_key, (16, 4)))
-            extras = {**extras, "cost_so_far": batch.cost}
+            extras = {**extras, "cost_so_far": batch.cost, "keep": jnp.ones_like(batch.terminated)}
             rollout = replace(batch, action=action, extras=extras)
             return ppo.update(state, rollout, update_key)[0], None
 

@@ -275,7 +275,10 @@ class PPOLag(RolloutOptions):
         next_obs = self._normalised(batch.next_obs, state.obs_statistics)
         v, next_v = (state.networks.v(x)[..., 0] for x in (obs, next_obs))
         vc, next_vc = (state.networks.vc(x) for x in (obs, next_obs))
-        ends = (batch.terminated, batch.truncated)
+        # Before a step that is left out the sum of deltas ends, as at a time limit.
+        keep = batch.extras["keep"]
+        followed = jnp.concatenate([keep[1:], jnp.ones_like(keep[:1])])
+        ends = (batch.terminated, batch.truncated | ~followed)
         over_envs = jax.vmap(gae, (1, 1, 1, 1, 1, None, None), 1)
         over_costs = jax.vmap(over_envs, (2, 2, 2, None, None, None, None), 2)
         advantage = over_envs(batch.reward, v, next_v, *ends, self.discount, self.gae_decay)
@@ -283,20 +286,23 @@ class PPOLag(RolloutOptions):
             batch.cost, vc, next_vc, *ends, self.cost_discount, self.cost_gae_decay
         )
         flat = lambda x: x.reshape(-1, *x.shape[2:])  # noqa: E731
+        stand_in = stand_ins(flat(keep))
+        kept = lambda x: flat(x)[stand_in].reshape(x.shape)  # noqa: E731
+        combined = combined_advantage(kept(advantage), kept(cost_advantage), lam)
         rows = Rows(
-            obs=flat(obs),
-            latent=flat(batch.extras["latent"]),
-            log_prob=flat(batch.extras["log_prob"]),
-            advantage=flat(combined_advantage(advantage, cost_advantage, lam)),
-            returns=flat(advantage + v),
-            cost_returns=flat(cost_advantage + vc),
+            obs=flat(kept(obs)),
+            latent=flat(kept(batch.extras["latent"])),
+            log_prob=flat(kept(batch.extras["log_prob"])),
+            advantage=flat(combined),
+            returns=flat(kept(advantage + v)),
+            cost_returns=flat(kept(cost_advantage + vc)),
         )
 
         # Passes over the data until the policy is far enough from where it was.
         old = jax.vmap(state.networks.actor)(rows.obs)
         zero = jnp.zeros((), rows.obs.dtype)
         passes = jax.lax.while_loop(
-            lambda p: (p.done < self.passes) & (p.kl <= self.target_kl),
+            lambda p: (p.done < self.passes) & (p.kl <= self.target_kl) & jnp.any(keep),
             lambda p: self._one_pass(p, rows, old, draws.order[p.done], state.updates),
             Passes(state.networks, state.moments, jnp.zeros((), jnp.int32), zero, zero, zero),
         )
@@ -305,7 +311,11 @@ class PPOLag(RolloutOptions):
             networks=passes.networks,
             moments=passes.moments,
             dual=dual,
-            obs_statistics=with_more(state.obs_statistics, batch.obs),
+            obs_statistics=jax.tree.map(
+                lambda new, old: jnp.where(jnp.any(keep), new, old),
+                with_more(state.obs_statistics, kept(batch.obs)),
+                state.obs_statistics,
+            ),
             episode_costs=episode_costs,
             episodes=episodes,
             limit=state.limit,
@@ -449,6 +459,14 @@ def remember(
     # A slot out of range is dropped by the scatter; of too many episodes the last ones stay.
     slots = jnp.where(ends & (rank >= total - window), (count + rank) % window, window)
     return ring.at[slots].set(costs, mode="drop"), count + total
+
+
+def stand_ins(keep: Bool[Array, " steps"]) -> Int[Array, " steps"]:
+    """Each step's own number; for one that is left out that of a kept one, which counts twice."""
+    kept_first = jnp.argsort(~keep, stable=True)
+    count = jnp.maximum(jnp.sum(keep, dtype=jnp.int32), 1)
+    left_out_before = jnp.cumsum(~keep, dtype=jnp.int32) - 1
+    return jnp.where(keep, jnp.arange(keep.size), kept_first[left_out_before % count])
 
 
 def combined_advantage(

@@ -4,7 +4,7 @@ import dataclasses
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import tyro
 from rich.console import Console
@@ -54,6 +54,9 @@ class Evaluate:
     """Another budget than the run's, one number per constraint."""
     horizon: int | None = None
     """Episode length of a foreign environment without a time limit."""
+    bad_steps: Literal["stop", "drop"] | None = None
+    """What to do when the environment reports a number that is not finite; by default what the run
+    did."""
     json: bool = False
     """Print one JSON object."""
 
@@ -86,6 +89,7 @@ def run(arguments: list[str]) -> None:
         mode,
         algorithm.cost_discount,
         chosen.candidates,
+        chosen.bad_steps or settings.bad_steps,
     )
     summary = {"run": str(chosen.run), "preset": name, "env": settings.env, "mode": mode}
     summary |= summarise(episodes, environments.spec)

@@ -239,8 +239,10 @@ def summarise(episodes: Episodes, spec: EnvSpec) -> dict[str, Any]:
             "violation_rate": share_over(cost, budget.limit),
             "critics": {name: known(value) for name, value in critics._asdict().items()},
         }
+    dropped = int(episodes.dropped.sum())
     return {
         "episodes": len(episodes.returns),
+        **({"dropped_steps": dropped} if dropped else {}),
         "return": {
             "mean": float(episodes.returns.mean()),
             "standard_error": known(standard_error(episodes.returns)),

@@ -85,8 +85,11 @@ class Run:
         return config
 
     def write_config(self, config: dict[str, Any]) -> None:
-        """Write the settings, from which a new run has its id."""
-        write_record(self.config_path, {"id": digest_of(config), **config})
+        """Write the settings, from which a new run has its id; it may be made longer later on."""
+        if "id" not in config:
+            settings = {k: v for k, v in config.get("settings", {}).items() if k != "steps"}
+            config = {"id": digest_of({**config, "settings": settings}), **config}
+        write_record(self.config_path, config)
 
     @property
     def id(self) -> str:

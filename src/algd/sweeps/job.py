@@ -89,7 +89,7 @@ class Heartbeat:
         self.run, self.wanted = run, wanted
         earlier = last_beat(run.directory)
         self.spent = earlier.processor_seconds if earlier else 0.0
-        self.clock, self.last = time.process_time(), 0.0
+        self.clock, self.last, self.stopped = time.process_time(), 0.0, False
 
     def __call__(self, progress: Progress) -> None:
         """Called after every vector step."""
@@ -103,7 +103,8 @@ class Heartbeat:
         # Windows replaces no file that somebody reads; the next beat will.
         with self.run.writing(), suppress(PermissionError):
             self.run.write_note(beat_path(self.run.directory), beat._asdict())
-        if not self.wanted():
+        if not self.stopped and not self.wanted():
+            self.stopped = True
             # Training catches it, and leaves a checkpoint of this very step.
             signal.raise_signal(signal.SIGTERM)
 
@@ -163,6 +164,7 @@ def judge(job: Job) -> dict[str, Any]:
         job.episodes,
         EVALUATION_SEED,
         discount=job.algorithm.cost_discount,
+        bad_steps=job.settings.bad_steps,
     )
     return {"step": _last_step(job), "seed": EVALUATION_SEED} | summarise(episodes, policy.spec)
 

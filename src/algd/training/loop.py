@@ -5,12 +5,13 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 
+from algd.evaluation.episodes import Cut
 from algd.networks.native import library
 from algd.runs.checkpoint import Snapshot
 from algd.runs.config import (
@@ -31,6 +32,9 @@ from algd.training.state import Setup, TrainState, start
 from algd.training.steps import evaluate, iterate, train_rows
 from algd.training.warm_start import check_fits
 from algd.types import Algorithm, UserError, command
+
+# Seconds.
+SAME_SIGNAL = 0.3
 
 
 class Progress(NamedTuple):
@@ -191,50 +195,85 @@ def _loop(
                 return save(setup, state, [log.flush() for log in logs])
 
         def judge() -> None:
-            with clock("evaluation"):
-                for log, row in zip(logs, evaluate(setup, state), strict=True):
+            # A signal cuts it short; the run owes it then when it goes on.
+            with clock("evaluation"), suppress(Cut):
+                for log, row in zip(logs, evaluate(setup, state, lambda: not signals), strict=True):
                     log.write(row)
 
-        if state.step == 0:
-            # Before the first row, so that there is always something to go on from.
-            state = saved()
-            judge()
-        while state.step < settings.steps and not signals:
-            before = state.step
-            state = iterate(setup, state)
-            due = lambda every: state.step // every > before // every  # noqa: B023, E731
-            if due(settings.log_every):
-                with clock("logging"):
-                    state, rows = train_rows(setup, state)
-                    speed = (state.step - started_at) / (time.perf_counter() - begun)
-                    for log, row in zip(logs, rows, strict=True):
-                        log.write(row)
-                        log.write_speed(state.step, speed)
-            if due(settings.eval_every):
-                judge()
-            if due(settings.checkpoint_every):
+        iterating = False
+        try:
+            if state.step == 0:
+                # Before the first row, so that there is always something to go on from.
                 state = saved()
-            with clock("logging"):
-                show()
-        state = saved()
-        # Rows past the checkpoint's position: a continued run takes them back.
-        if not signals and state.step % settings.eval_every:
-            judge()
-        show()
+            if owes_evaluation(setup, state):
+                judge()
+            while state.step < settings.steps and not signals:
+                before, iterating = state.step, True
+                state = iterate(setup, state)
+                iterating = False
+                due = lambda every: state.step // every > before // every  # noqa: B023, E731
+                if due(settings.log_every):
+                    with clock("logging"):
+                        state, rows = train_rows(setup, state)
+                        speed = (state.step - started_at) / (time.perf_counter() - begun)
+                        for log, row in zip(logs, rows, strict=True):
+                            log.write(row)
+                            log.write_speed(state.step, speed)
+                if due(settings.eval_every):
+                    judge()
+                if due(settings.checkpoint_every):
+                    state = saved()
+                with clock("logging"):
+                    show()
+            state = saved()
+            # Rows past the checkpoint's position: a continued run takes them back.
+            if not signals and state.step % settings.eval_every:
+                judge()
+            show()
+        except KeyboardInterrupt as second:
+            if not signals:
+                raise
+            if iterating and not is_untouched(state):
+                last = f"at once. {setup.runs[0].last_good()}"
+                raise Interrupted(setup.runs, state.step, last) from second
+            state = saved()
     if signals:
-        raise Interrupted([run.directory for run in setup.runs], state.step)
+        raise Interrupted(setup.runs, state.step)
     return state
 
 
+def owes_evaluation(setup: Setup, state: TrainState) -> bool:
+    """Whether the evaluation of this step is due and not in the log."""
+    step, settings = state.step, setup.settings
+    if step and step // settings.eval_every == (step - settings.envs) // settings.eval_every:
+        return False
+    return all(row["step"] != step for row in setup.runs[0].rows("eval"))
+
+
+def is_untouched(state: TrainState) -> bool:
+    """Whether an iteration that was broken off has taken nothing of the state it began with: no
+    memory on the device, and no step of environments whose state is saved."""
+    taken = any(x.is_deleted() for x in jax.tree.leaves((state.learner, state.replay)))
+    return not taken and not any(env.exact_state for env in state.envs)
+
+
 @contextmanager
-def stop_on_signal() -> Iterator[list[int]]:
-    """Collect SIGINT and SIGTERM in a list instead of dying in the middle of a step."""
-    received: list[int] = []
+def stop_on_signal() -> Iterator[list[float]]:
+    """Collect SIGINT and SIGTERM in a list instead of dying in the middle of a step; the second
+    one is a `KeyboardInterrupt`, wherever the program is."""
+    received: list[float] = []
     if threading.current_thread() is not threading.main_thread():
         yield received
         return
-    signals = (signal.SIGINT, signal.SIGTERM)
-    previous = {s: signal.signal(s, lambda number, _: received.append(number)) for s in signals}
+
+    def receive(number: int, frame: Any) -> None:
+        received.append(time.monotonic())
+        # Programs that pass signals on do so at once: that is the same one twice.
+        if received[-1] - received[0] > SAME_SIGNAL:
+            raise KeyboardInterrupt
+
+    signals = [s for s in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(s) != signal.SIG_IGN]
+    previous = {s: signal.signal(s, receive) for s in signals}
     try:
         yield received
     finally:
@@ -243,8 +282,8 @@ def stop_on_signal() -> Iterator[list[int]]:
 
 
 class Interrupted(Exception):
-    """Training was stopped by a signal, with everything saved."""
+    """Training was stopped by a signal, with everything saved, or at once with what was saved."""
 
-    def __init__(self, directories: Sequence[Path], step: int) -> None:
-        commands = "; ".join(command("resume", directory) for directory in directories)
-        super().__init__(f"Stopped at step {step}; everything is saved. Go on with: {commands}")
+    def __init__(self, runs: Sequence[Run], step: int, saved: str = "everything is saved.") -> None:
+        commands = "; ".join(command("resume", run.directory) for run in runs)
+        super().__init__(f"Stopped at step {step}; {saved} Go on with: {commands}")

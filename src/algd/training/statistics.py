@@ -174,5 +174,7 @@ def evaluation_row(episodes: Episodes, spec: EnvSpec) -> dict[str, Any]:
     if np.isfinite(episodes.expected_cost).all():
         # Not every algorithm has a critic of the cost.
         row |= by_constraint("expected_cost", episodes.expected_cost.mean(axis=0), names)
+    if episodes.dropped.any():
+        row["dropped_steps"] = int(episodes.dropped.sum())
     row |= by_constraint("discounted_cost", episodes.discounted_cost.mean(axis=0), names)
     return row

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from algd.evaluation.acting import NonFiniteAction, finite
+from algd.evaluation.episodes import BrokenStep, broken_steps
 from algd.evaluation.episodes import evaluate as evaluate_policy
 from algd.runs.checkpoint import (
     Counters,
@@ -78,11 +79,11 @@ def collect(setup: Setup, state: TrainState) -> TrainState:
             for sums, result, keep in zip(state.statistics, results, keeps, strict=True)
         ]
     with clock("transfer"):
-        result, costs = stack(results), stack([cost for _, cost in counted])
+        result, costs, keep = stack(results), stack([cost for _, cost in counted]), stack(keeps)
         told: dict[str, Any] = dict(extras)
         if isinstance(setup.algorithm, RolloutOptions):
-            told["cost_so_far"] = costs
-        fresh = make_transition(obs, action, result, told)
+            told |= {"cost_so_far": costs, "keep": keep}
+        fresh = make_transition(obs, action, _without_broken(result, keep), told)
     counters, rounds = _advance(setup, state.counters)
     lengths = stack([sums.length + 1 for sums in state.statistics])
     ended = np.where(result.terminated | result.truncated, lengths, 0).astype(np.int32)
@@ -90,7 +91,20 @@ def collect(setup: Setup, state: TrainState) -> TrainState:
         counters=counters,
         obs=result.obs,
         statistics=tuple(sums for sums, _ in counted),
-        pending=PendingUpdate(fresh, stack(keeps), costs, ended, update_key, rounds),
+        pending=PendingUpdate(fresh, keep, costs, ended, update_key, rounds),
+    )
+
+
+def _without_broken(result: EnvStep, keep: Bool[np.ndarray, "*seeds envs"]) -> EnvStep:
+    """The step with zeros where a copy's is broken: no number of it may reach a gradient."""
+    if keep.all():
+        return result
+    zero = np.float32(0.0)
+    return result._replace(
+        next_obs=np.where(keep[..., None], result.next_obs, zero),
+        reward=np.where(keep, result.reward, zero),
+        cost=np.where(keep[..., None], result.cost, zero),
+        margin=np.where(keep[..., None], result.margin, zero),
     )
 
 
@@ -116,19 +130,6 @@ def _advance(setup: Setup, counters: Counters) -> tuple[Counters, int]:
     return counters._replace(epoch_rounds=counters.epoch_rounds + rounds), rounds
 
 
-def non_finite(result: EnvStep) -> dict[str, Bool[np.ndarray, " envs"]]:
-    """Which copies report something that is not a number, by quantity."""
-    return {
-        "observation": _bad_rows(result.next_obs) | _bad_rows(result.obs),
-        "reward": _bad_rows(result.reward[:, None]),
-        "cost": _bad_rows(result.cost),
-    }
-
-
-def _bad_rows(values: Float[np.ndarray, "envs numbers"]) -> Bool[np.ndarray, " envs"]:
-    return np.logical_not(np.isfinite(values).all(axis=1))
-
-
 def _kept(
     setup: Setup,
     state: TrainState,
@@ -137,8 +138,8 @@ def _kept(
     result: EnvStep,
 ) -> Bool[np.ndarray, " envs"]:
     """Which copies' steps may be stored; stop if one may not and the settings say so."""
-    faults = non_finite(result)
-    bad = np.any(list(faults.values()), axis=0) | _bad_rows(obs)
+    faults = broken_steps(result)
+    bad = np.any([*faults.values(), ~np.isfinite(obs).all(axis=1)], axis=0)
     if bad.any() and setup.settings.bad_steps == "stop":
         names = [name for name, where in faults.items() if where.any()]
         raise UserError(
@@ -215,7 +216,9 @@ def train_rows(setup: Setup, state: TrainState) -> tuple[TrainState, list[Row]]:
     return state._replace(statistics=tuple(sums for sums, _ in taken)), rows
 
 
-def evaluate(setup: Setup, state: TrainState) -> list[Row]:
+def evaluate(
+    setup: Setup, state: TrainState, wanted: Callable[[], bool] = lambda: True
+) -> list[Row]:
     """Each seed's policy on environments and random numbers that training never uses."""
     settings, rows = setup.settings, []
     for i, learner in enumerate(split(state.learner, setup.seeds)):
@@ -231,6 +234,8 @@ def evaluate(setup: Setup, state: TrainState) -> list[Row]:
                 settings.eval_episodes,
                 int(words[0] // 2),
                 discount=setup.algorithm.cost_discount,
+                bad_steps=settings.bad_steps,
+                wanted=wanted,
             ),
         )
         rows.append({"kind": "eval", "step": state.step, **evaluation_row(episodes, setup.spec)})
@@ -252,3 +257,5 @@ def _or_stop(setup: Setup, state: TrainState, seed: int, work: Callable[[], Any]
         return work()
     except NonFiniteAction as error:
         raise diverged(setup, state, seed, ["the policy's action"]) from error
+    except BrokenStep as error:
+        raise UserError(f"{error} {setup.runs[seed].last_good()}") from error
