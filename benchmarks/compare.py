@@ -35,7 +35,7 @@ def measured(source: Path, result: Path) -> dict[str, float]:
 
 def main() -> int:
     """Measure both commits in turns and print the ratios."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("old")
     parser.add_argument("new")
     parser.add_argument("--turns", type=int, default=3)

@@ -18,15 +18,13 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import jax
 import tyro
 
+from algd.algorithms import preset
+from algd.experiments.trials import tiny
 from algd.runs.config import Settings, check, check_memory, kept_transitions, make_envs
 from algd.runs.directory import create_run
 from algd.training.state import Setup, start
 from algd.training.steps import iterate, train_rows
-from algd.types import UserError
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-
-from small import small
+from algd.types import ReplayOptions, UserError
 
 SETTINGS = Settings(steps=6, envs=2, log_every=2)
 ODD: dict[Any, tuple[Any, ...]] = {
@@ -76,12 +74,13 @@ def main(fuzz: Fuzz) -> bool:
     """Try every value of every field; whether nothing went wrong."""
     environments, fine = make_envs(SETTINGS, SETTINGS.envs), True
     for name in fuzz.presets:
-        base = small(name)
-        schedule = {"prefill": 0} if base.data == "replay" else {"rollout_steps": 4}
+        base = dataclasses.replace(preset(name), **tiny(name))
+        schedule = {"prefill": 0} if isinstance(base, ReplayOptions) else {"rollout_steps": 4}
         base = dataclasses.replace(base, **schedule)
         fates, wrong = Counter(), []
         with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
-            for field, hint in get_type_hints(type(base)).items():
+            hints = get_type_hints(type(base))
+            for field, hint in ((f.name, hints[f.name]) for f in dataclasses.fields(base)):
                 for value in odd_values(hint):
                     odd = dataclasses.replace(base, **{field: value})
                     try:

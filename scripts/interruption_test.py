@@ -25,9 +25,6 @@ from algd.experiments.trials import tiny
 from algd.runs.config import Settings
 from algd.runs.directory import Run
 from algd.training import loop
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-
 from same import differences
 
 # C functions behind which a file or a directory may be another one than before.

@@ -24,9 +24,7 @@ import tyro
 from algd.algorithms import preset
 from algd.experiments.trials import tiny
 from algd.runs.directory import Run
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-
+from algd.types import ReplayOptions
 from same import differences
 
 PROGRAM = Path(sys.executable).with_name("algd")
@@ -55,7 +53,7 @@ class KillTest:
 def train_command(test: KillTest, out: Path) -> list[str]:
     """`algd train` with tiny networks and frequent checkpoints."""
     sizes = tiny(test.preset)
-    if preset(test.preset).data == "replay":
+    if isinstance(preset(test.preset), ReplayOptions):
         sizes["replay_size"] = test.steps // 4
     settings = {
         "env": test.env,

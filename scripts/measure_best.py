@@ -127,7 +127,7 @@ def main() -> None:
             continue
         new = not options.csv.exists()
         with options.csv.open("a", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, COLUMNS)
+            writer = csv.DictWriter[str](file, COLUMNS)
             if new:
                 writer.writeheader()
             writer.writerows(rows)

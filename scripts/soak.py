@@ -8,7 +8,6 @@ Prints one JSON object.
 import dataclasses
 import json
 import os
-import sys
 import tempfile
 import time
 from contextlib import suppress
@@ -17,14 +16,11 @@ from pathlib import Path
 
 import tyro
 
+from algd.algorithms import preset
+from algd.experiments.trials import tiny
 from algd.runs.config import Settings
 from algd.training import loop
 from algd.training.loop import Interrupted, Progress
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-
-
-from small import small
 
 
 @dataclass(frozen=True)
@@ -91,7 +87,8 @@ def main(soak: Soak) -> dict[str, object]:
         eval_episodes=4,
         checkpoint_every=2_000,
     )
-    algorithm = small(soak.preset, replay_size=20_000)
+    sizes = {**tiny(soak.preset), "replay_size": 20_000}
+    algorithm = dataclasses.replace(preset(soak.preset), **sizes)
     with tempfile.TemporaryDirectory(prefix="soak-") as folder, suppress(Interrupted):
         loop.train(settings, algorithm, soak.preset, Path(folder) / "run", look)
     tenth = max(len(samples) // 10, 2)

@@ -14,7 +14,7 @@ from algd.evaluation.acting import act
 from algd.runs.config import Settings
 from algd.training import loop
 from algd.types import Budget, UserError
-from small import small
+from support.small import small
 
 PARTS = ("hazards", "energy")
 TWO = Settings(

@@ -10,7 +10,7 @@ from algd.runs.config import Settings
 from algd.training import loop
 from algd.types import UserError
 from same import buffer
-from small import small
+from support.small import small
 
 minari = pytest.importorskip("minari")
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from algd import api
-from scattered import scattered
-from small import small
+from support.scattered import scattered
+from support.small import small
 from test_export import SPECS
 
 EXAMPLES = Path(__file__).parent.parent / "examples"

@@ -12,8 +12,8 @@ import pytest
 from algd.cli import main
 from algd.networks.numpy_policy import NumpyPolicy, flattened, rebuilt
 from algd.types import Budget, EnvSpec, RanksActions, UserError
-from alone import ROOT, requirements, run_alone
-from scattered import scattered
+from support.alone import ROOT, requirements, run_alone
+from support.scattered import scattered
 
 # Observations and actions of a DiffDrive, a Safety-Gym and a velocity task, and a crooked box.
 SPECS = {
@@ -163,7 +163,7 @@ except ValueError as error:
 
 
 WRITE_ALL = f"""
-from scattered import scattered
+from support.scattered import scattered
 from algd.types import Budget, EnvSpec, UserError
 
 policy = scattered("algd", {SPECS["crooked"]})

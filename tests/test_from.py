@@ -15,7 +15,7 @@ from algd.training import loop
 from algd.training.updates import fresh_state
 from algd.types import UserError
 from same import differences, last_arrays
-from small import small
+from support.small import small
 
 SHORT = Settings(
     steps=80,

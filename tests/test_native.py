@@ -21,7 +21,7 @@ from algd.networks.score import ScoreNetwork
 from algd.profiling.update import example_batch
 from algd.training.updates import fresh_state
 from algd.types import Budget, EnvSpec, UserError
-from small import small
+from support.small import small
 
 compiled = pytest.mark.usefixtures("_compiled")
 

@@ -4,7 +4,6 @@ import dataclasses
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ from algd.runs.directory import Run
 from algd.training import loop
 from algd.types import UserError
 from same import differences, last_arrays
-from small import small
+from support.small import small
 
 SHORT = Settings(
     steps=160, envs=2, log_every=40, eval_every=160, eval_episodes=2, env_options=("horizon=40",)
@@ -100,8 +99,7 @@ def test_seeds_on_the_command_line(tmp_path, capsys):
 SHARDED = """
 import dataclasses, pathlib, sys
 import jax
-sys.path.insert(0, sys.argv[2])
-from small import small
+from support.small import small
 from test_parallel import SHORT
 from algd.training import loop
 assert len(jax.devices()) == 4
@@ -114,10 +112,14 @@ def test_four_devices_share_out_the_minibatch(tmp_path):
     """The same run on 1 and on 4 simulated devices, up to the order of sums."""
     four = os.environ["XLA_FLAGS"] + " --xla_force_host_platform_device_count=4"
     done = subprocess.run(
-        [sys.executable, "-c", SHARDED, str(tmp_path / "four"), str(Path(__file__).parent)],
+        [sys.executable, "-c", SHARDED, str(tmp_path / "four")],
         capture_output=True,
         text=True,
-        env={**os.environ, "XLA_FLAGS": four},
+        env={
+            **os.environ,
+            "XLA_FLAGS": four,
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        },
     )
     assert done.returncode == 0, done.stderr
     settings = dataclasses.replace(SHORT, steps=120)

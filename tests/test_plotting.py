@@ -22,7 +22,7 @@ from algd.visualization.curves import (
     styles_of,
     training_costs,
 )
-from made_up import write_run
+from support.made_up import write_run
 
 # Machado, Oliveira and Fernandes (2009), full severity, on linear RGB.
 SIGHT = {

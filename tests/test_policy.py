@@ -7,7 +7,7 @@ import pytest
 
 from algd.evaluation.acting import act, best_of
 from algd.types import Budget, EnvSpec, UserError
-from scattered import scattered
+from support.scattered import scattered
 
 SPEC = EnvSpec(
     5, (-1.0, -2.0), (1.0, 3.0), (Budget(3.0, "a"), Budget(1.0, "b", discounted=True)), 20

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
+CODE = ("src", "tests", "scripts", "benchmarks", "examples")
 
 
 @pytest.mark.parametrize(
     "command",
     [
-        ("-m", "ruff", "check", "src", "tests"),
-        ("-m", "ruff", "format", "--check", "src", "tests"),
+        ("-m", "ruff", "check", *CODE),
+        ("-m", "ruff", "format", "--check", *CODE),
         ("-m", "pyright", "--pythonpath", sys.executable),
     ],
     ids=lambda command: " ".join(command[1:3]),

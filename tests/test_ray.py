@@ -19,7 +19,7 @@ from algd.sweeps.job import is_complete, last_beat
 from algd.sweeps.plan import Job
 from algd.types import UserError
 from same import differences
-from small import small
+from support.small import small
 
 pytestmark = pytest.mark.skipif(
     find_spec("ray") is None, reason="Ray is not installed: pip install 'algd[ray]'"

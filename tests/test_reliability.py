@@ -17,7 +17,6 @@ import warnings
 import zipfile
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from typing import get_type_hints
 
 import gymnasium
@@ -28,6 +27,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import interruption_test
+import kill_test
 from algd.algorithms import presets
 from algd.evaluation.policy import load
 from algd.runs.checkpoint import read_checkpoint, to_arrays
@@ -54,15 +55,10 @@ from algd.training.steps import evaluate, iterate
 from algd.training.updates import store
 from algd.types import Transition, UserError
 from algd.visualization.report import wall_seconds
-from same import differences
-from small import one_of_each, small
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
-
-import interruption_test
-import kill_test
 from interruption_test import InterruptionTest
 from kill_test import KillTest
+from same import differences
+from support.small import one_of_each, small
 
 NOBODY = "0" * 32
 FEW = settings(
@@ -426,6 +422,7 @@ def test_a_damaged_run_continues_from_what_is_whole_or_not_at_all(
     if said:
         assert "no usable checkpoint" in said
         return
+    assert found
     mark, notes = found
     step = trainer.state.step
     assert step in (older, newest)

@@ -13,7 +13,7 @@ from algd.runs.config import Settings
 from algd.training import loop
 from algd.types import Budget, EnvSpec
 from algd.visualization.video import ALARM, WIDTH, draw, film, open_stage, play, write_film
-from small import small
+from support.small import small
 
 RED = tuple(int(ALARM[i : i + 2], 16) for i in (1, 3, 5))
 

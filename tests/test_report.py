@@ -26,8 +26,8 @@ from algd.visualization.report import (
     wall_seconds,
 )
 from algd.visualization.report import verdict as verdict_of
-from made_up import write_run
-from small import small
+from support.made_up import write_run
+from support.small import small
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = [

@@ -15,8 +15,8 @@ import pytest
 import algd
 from algd import api
 from algd.cli import main
-from alone import ROOT
-from small import small
+from support.alone import ROOT
+from support.small import small
 
 TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text()
 BLOCKS = re.findall(

@@ -38,7 +38,7 @@ from algd.sweeps.results import row, rows
 from algd.training import loop
 from algd.types import UserError
 from same import differences
-from small import small
+from support.small import small
 
 SHORT = Settings(
     steps=120, envs=2, log_every=40, eval_every=120, eval_episodes=2, env_options=("horizon=40",)

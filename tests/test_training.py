@@ -17,7 +17,7 @@ from algd.training.loop import Interrupted
 from algd.training.updates import rounds_due
 from algd.types import Budget, EnvSpec, UserError
 from same import differences, last_arrays
-from small import one_of_each, small
+from support.small import one_of_each, small
 
 # Episodes end within these runs, and evaluations are short.
 SHORT = Settings(

@@ -7,13 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from plain import QUICK
 
 from algd.algorithms import presets
 from algd.runs.checkpoint import from_arrays, to_arrays
 from algd.runs.files import read_arrays, write_arrays
 from algd.training.updates import rounds_due
 from algd.types import Algorithm, Budget, EnvSpec, Transition
+from support.plain import QUICK
 
 # Two constraints: one budget on the discounted cost, one on the plain.
 SPEC = EnvSpec(4, (-1.0, -2.0), (1.0, 3.0), (Budget(3.0), Budget(1.0, "b", discounted=True)), 20)

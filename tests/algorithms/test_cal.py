@@ -6,7 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from plain import (
+
+from algd.algorithms.sac_lag import CAL, PRESETS, Draws
+from algd.objectives.multipliers import hinged_multiplier
+from support.plain import (
     QUICK,
     Adam,
     Squashed,
@@ -22,9 +25,6 @@ from plain import (
     roughened,
     start,
 )
-
-from algd.algorithms.sac_lag import CAL, PRESETS, Draws
-from algd.objectives.multipliers import hinged_multiplier
 
 BATCH = 8
 EXACT = {"rtol": 1e-9, "atol": 1e-11}

@@ -6,7 +6,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from plain import (
+
+from algd.algorithms.ppo_lag import (
+    Draws,
+    ObsStatistics,
+    PPOLag,
+    combined_advantage,
+    remember,
+    stand_ins,
+    with_more,
+)
+from support.plain import (
     MLP,
     QUICK,
     Adam,
@@ -18,16 +28,6 @@ from plain import (
     random_batch,
     roughened,
     start,
-)
-
-from algd.algorithms.ppo_lag import (
-    Draws,
-    ObsStatistics,
-    PPOLag,
-    combined_advantage,
-    remember,
-    stand_ins,
-    with_more,
 )
 
 TIME, ENVS = 6, 2

@@ -12,13 +12,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from plain import QUICK, start
 
 from algd.algorithms.algd import ALGD
 from algd.algorithms.hj import HJ
 from algd.algorithms.ppo_lag import PPOLag
 from algd.algorithms.sac_lag import PRESETS, SACLag
 from algd.types import Budget, EnvSpec, Transition
+from support.plain import QUICK, start
 
 SPEC = EnvSpec(3, (-1.0,), (1.0,), (Budget(10.0),), 20)
 GAMMA, COST_GAMMA, SAFETY_GAMMA = 0.6, 0.5, 0.8

@@ -6,7 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from plain import (
+
+from algd.algorithms.sac_lag import Draws, SACLag
+from support.plain import (
     QUICK,
     Adam,
     Squashed,
@@ -21,8 +23,6 @@ from plain import (
     roughened,
     start,
 )
-
-from algd.algorithms.sac_lag import Draws, SACLag
 
 BATCH = 8
 EXACT = {"rtol": 1e-9, "atol": 1e-11}

@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from plain import QUICK
 
 from algd.algorithms import presets
 from algd.types import Budget, EnvSpec, Transition
+from support.plain import QUICK
 
 SMALL = {"critic_hidden": 8, "batch_size": 32}
 OWN_UNITS = {"normalise": True, "critics": "batch-norm", "dual_signal": "episodes"}

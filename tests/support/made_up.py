@@ -9,7 +9,7 @@ from algd.runs.config import Settings, describe
 from algd.runs.directory import Run, create_run
 from algd.runs.files import LogPosition, seal
 from algd.types import Budget, EnvSpec
-from small import small
+from support.small import small
 
 EVALUATIONS = 5
 LOGS = 8

@@ -9,7 +9,7 @@ import numpy as np
 from algd.evaluation.policy import Policy
 from algd.training.updates import fresh_state
 from algd.types import EnvSpec
-from small import small
+from support.small import small
 
 
 def scattered(name: str, spec: EnvSpec, **changes: Any) -> Policy:
