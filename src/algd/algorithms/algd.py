@@ -595,8 +595,7 @@ SCALED = ALGD(
     initial_lam=0.0,
 )
 """Units that scale themselves, batch-normalised critics, a learnt temperature, a multiplier that
-follows what episodes cost: learns where the default does not (Hopper, Ant, CarButton1), more slowly
-where it does (DiffDrive)."""
+follows what episodes cost; docs/results.md says what was measured with it."""
 
 PRESETS = {
     "algd": ALGD(),
