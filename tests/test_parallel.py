@@ -75,8 +75,10 @@ def test_seeds_in_one_program_are_the_runs_of_their_own(name, tmp_path):
         # "log" is the size and checksum of a file of printed numbers.
         for key in together.keys() - {"log"}:
             np.testing.assert_allclose(together[key], single[key], rtol=1e-4, atol=1e-4)
-    resumed, _ = loop.resume(runs[0].directory, steps=120)
-    assert resumed.checkpoints()[-1][0] == 120
+    for steps in (120, 140):
+        resumed, notes = loop.resume(runs[0].directory, steps=steps)
+        assert resumed.checkpoints()[-1][0] == steps
+        assert "with 2 seeds in one program" in notes[0]
 
 
 def test_seeds_on_the_command_line(tmp_path, capsys):

@@ -946,6 +946,24 @@ def test_settings_of_another_kind_are_refused(part, value, copy, capsys, tmp_pat
     assert str(copy.config_path) in found.complaints[0]
 
 
+@pytest.mark.parametrize("name", ["sac-lag", "ppo-lag"])
+def test_a_checkpoint_of_other_shapes_is_refused_and_the_older_one_taken(name, tmp_path):
+    """Each of its arrays in turn; environments and statistics are not touched by what is wrong."""
+    settings = Settings(
+        steps=44, envs=2, eval_episodes=1, checkpoint_every=20, env_options=("horizon=40",)
+    )
+    settings = dataclasses.replace(settings, overlap=name == "sac-lag")
+    run = loop.train(settings, small(name), name, tmp_path / "run")
+    (older, _), (_, path) = run.checkpoints()
+    trainer, arrays = trainer_of(run), run.read(path)
+    for key, x in arrays.items():
+        for wrong in (np.zeros((3, 5, 2)), np.zeros((0,), x.dtype), np.array("text")):
+            run.write(path, {**arrays, key: wrong})
+            _, notes = trainer.load_newest()
+            assert trainer.state.step == older, key
+            assert path.name in notes[0]
+
+
 @pytest.mark.parametrize(
     "row",
     [

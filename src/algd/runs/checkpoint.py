@@ -26,6 +26,9 @@ from algd.types import Algorithm, EnvSpec, Transition, UserError
 
 Arrays = dict[str, np.ndarray]
 
+# Of a checkpoint, with their shapes.
+NUMBERS: dict[str, tuple[int, ...]] = {"counters": (4,), "log": (2,), "stored": ()}
+
 
 class Counters(NamedTuple):
     """How far a run is: environment steps, vector steps, and the gradient rounds of this epoch."""
@@ -96,6 +99,9 @@ def write_checkpoint(run: Run, held: Checkpoint) -> None:
 def read_checkpoint(run: Run, path: Path) -> Checkpoint:
     """What is in the run's file, or `DamagedFile`."""
     arrays = run.read(path)
+    check_alike(arrays, {n: np.zeros(size, np.int64) for n, size in NUMBERS.items()})
+    if not ((arrays["counters"] >= 0) & (arrays["counters"] < 2**31)).all():
+        raise DamagedFile(f"{path} has counters that no run can reach")
 
     def section(name: str) -> Arrays:
         prefix = f"{name}/"
@@ -158,6 +164,26 @@ def leaf_from_arrays(path: Any, like: Any, arrays: Mapping[str, np.ndarray]) -> 
             f"but {like.dtype}{list(like.shape)} by the settings"
         )
     return array
+
+
+def check_alike(arrays: Mapping[str, Any], template: Mapping[str, Any]) -> None:
+    """Refuse arrays of other shapes and types than those of the same names in the template."""
+    for name, like in template.items():
+        x = arrays.get(name)
+        if x is None or (x.shape, x.dtype) != (like.shape, like.dtype):
+            found = "nothing" if x is None else f"{x.dtype}{list(x.shape)}"
+            raise DamagedFile(
+                f"{name} is {found} in the checkpoint instead of {like.dtype}{list(like.shape)}"
+            )
+
+
+def check_transition(given: Transition, example: Transition, leading: tuple[int, ...]) -> None:
+    """Refuse transitions that do not have the example's shapes behind these leading axes."""
+    wanted = jax.tree.map(lambda x: jax.ShapeDtypeStruct((*leading, *x.shape), x.dtype), example)
+    fields = [field.name for field in dataclasses.fields(example) if field.name != "extras"]
+    check_alike(vars(given), {name: getattr(wanted, name) for name in fields})
+    if any(x.shape[: len(leading)] != leading for x in given.extras.values()):
+        raise DamagedFile("what comes with transitions in the checkpoint has other shapes")
 
 
 def _name(path: Any) -> str:

@@ -241,6 +241,7 @@ def check_config(config: dict[str, Any]) -> Settings:
             "budgets": bool(config["budgets"]),
             "horizon": type(config["horizon"]) is int and config["horizon"] > 0,
             "versions": all(map(_is_plain, itertools.chain(*config["versions"].items()))),
+            "seeds": type(config.get("seeds", 1)) is int,
             "started_from": [type(origin[name]) for name in ("run", "id", "step")]
             == [str, str, int],
         }

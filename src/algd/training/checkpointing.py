@@ -11,6 +11,8 @@ from jaxtyping import Array
 from algd.runs.checkpoint import (
     Checkpoint,
     PendingUpdate,
+    check_alike,
+    check_transition,
     from_arrays,
     leaf_from_arrays,
     read_checkpoint,
@@ -28,6 +30,7 @@ from algd.training.seeds import split
 from algd.training.state import Setup, TrainState, start
 from algd.training.statistics import (
     forget_episodes,
+    no_episodes,
     statistics_from_arrays,
     statistics_to_arrays,
 )
@@ -118,11 +121,26 @@ def load(setup: Setup, envs: CostVectorEnv, held: Checkpoint) -> tuple[TrainStat
         template = jax.eval_shape(lambda: setup.algorithm.init(spec, jax.random.key(0)))
         learner = from_arrays(template, held.learner)
         replay = _load_replay(setup, run, held.stored)
+        seen = np.zeros((settings.envs, spec.obs_size), np.float32)
+        check_alike({"obs": held.obs}, {"obs": seen})
+        check_alike(held.statistics, statistics_to_arrays(no_episodes(spec, settings.envs)))
         statistics = statistics_from_arrays(held.statistics)
+        for name, x in statistics.update_sums.items():
+            check_alike({name: x}, {name: np.zeros(len(spec.budgets) if x.ndim else ())})
+        if held.rollout is not None:
+            steps = (len(held.rollout.reward), settings.envs)
+            check_transition(held.rollout, example(spec), steps)
+        if held.pending is not None:
+            check_transition(held.pending.fresh, example(spec), (settings.envs,))
+            copies, constraints = settings.envs, len(spec.budgets)
+            shapes = {"keep": (copies,), "cost_so_far": (copies, constraints), "ended": (copies,)}
+            if any(getattr(held.pending, name).shape != size for name, size in shapes.items()):
+                raise DamagedFile("the step that is still to be learnt from has other shapes")
         obs, rollout = held.obs, _rows(held.rollout)
         envs.reset(settings.seed)
+        check_alike(held.env, envs.save_state())
         envs.restore_state(held.env)
-    except (KeyError, TypeError, ValueError) as error:
+    except (LookupError, TypeError, ValueError) as error:
         raise DamagedFile(f"a checkpoint does not fit this version of algd ({error!r})") from error
     if not envs.exact_state:
         # Go on with an environment that cannot continue where it was. The steps of a rollout must

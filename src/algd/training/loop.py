@@ -98,12 +98,13 @@ def train_seeds(
                 "step": start_from.step,
             }
         }
+    together = {"seeds": len(directories)} if len(directories) > 1 else {}
     runs = [create_run(directory) for directory in directories]
     with ExitStack() as stack:
         for mine, run in zip(each, runs, strict=True):
             stack.enter_context(run.lock())
             with run.writing():
-                run.write_config(describe(mine, algorithm, name, spec) | origin)
+                run.write_config(describe(mine, algorithm, name, spec) | origin | together)
         setup = Setup(settings, algorithm, spec, tuple(runs))
         state = start(setup, environments, start_from)
         _loop(setup, state, [LogPosition()] * len(runs), report)
@@ -161,11 +162,18 @@ def resume(
                 f"The run was begun {'without' if native else 'with'} algd's compiled code, which "
                 f"is {'used' if native else 'missing'} here: it goes on, but not to the last bit."
             )
+        if "seeds" in config:
+            notes.append(
+                f"The run was begun with {config['seeds']} seeds in one program (--seeds): alone "
+                "it goes on, equal up to the order of sums, but not to the last bit."
+            )
         for note in notes:
             tell(note)
         with run.writing():
             run.forget_after(state.step, state.stored[0])
-            kept = {name: config[name] for name in ("id", "started_from") if name in config}
+            kept = {
+                name: config[name] for name in ("id", "started_from", "seeds") if name in config
+            }
             run.write_config(described | kept)
         _loop(setup, state, [position], report)
     return run, notes
