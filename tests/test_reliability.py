@@ -188,10 +188,10 @@ class Slow(gymnasium.Env):
     def step(self, action):
         self.count += 1
         if self.count == self.signals_at:
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGTERM)
         if self.count == self.hangs_at:
             signal.raise_signal(signal.SIGTERM)
-            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
             time.sleep(600)
         return np.zeros(2, np.float32), 1.0, False, False, {"cost": 1.0}
 
@@ -255,9 +255,9 @@ def test_the_second_signal_in_the_middle_of_a_step_leaves_the_last_checkpoint(tm
 
     def hang(setup, state):
         if state.step == 36:
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGTERM)
             time.sleep(2 * loop.SAME_SIGNAL)
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGTERM)
         return iterate(setup, state)
 
     with pytest.MonkeyPatch.context() as patch:
