@@ -2,9 +2,10 @@
 
     python benchmarks/compare.py main~5 main --turns 3
 
-Each commit is checked out in a temporary worktree, the benchmarks of this tree run on its sources,
-and the ratio of the medians of the fastest turns is printed; machines drift, so absolute times are
-not compared across turns. The exit code is 1 if anything got slower by more than `--worst`.
+Each commit is checked out in a temporary worktree and its own benchmarks run there, because modules
+move; for those that both have, the ratio of the medians of the fastest turns is printed. Machines
+drift, so absolute times are not compared across turns. The exit code is 1 if anything got slower by
+more than `--worst`.
 """
 
 import argparse
@@ -15,14 +16,22 @@ import sys
 import tempfile
 from pathlib import Path
 
-HERE = Path(__file__).parent
-
 
 def measured(source: Path, result: Path) -> dict[str, float]:
     """The median seconds of each benchmark on the sources in a directory."""
     subprocess.run(
         [
-            *(sys.executable, "-m", "pytest", str(HERE), "-q", "-n", "0", "-p", "no:cacheprovider"),
+            *(
+                sys.executable,
+                "-m",
+                "pytest",
+                "benchmarks",
+                "-q",
+                "-n",
+                "0",
+                "-p",
+                "no:cacheprovider",
+            ),
             *("--benchmark-only", f"--benchmark-json={result}"),
         ],
         env={**os.environ, "PYTHONPATH": str(source / "src")},
