@@ -180,7 +180,7 @@ def test_an_evaluation_refuses_what_is_not_finite(tmp_path):
 
 
 def test_diverging_networks_stop_the_run_with_advice(tmp_path):
-    with pytest.raises(UserError, match=r"not a number.*--critic-rate"):
+    with pytest.raises(UserError, match=r"not a number.*--critic-rate.*last good checkpoint"):
         loop.train(SHORT, small("algd", critic_rate=1e30), "algd", tmp_path / "run")
 
 

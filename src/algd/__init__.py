@@ -16,6 +16,7 @@ __all__ = [
     "presets",
     "resume",
     "stats",
+    "stop_when_flat",
     "train",
     "types",
 ]
@@ -28,6 +29,7 @@ _HOME = {
     "load": "algd.evaluation.policy",
     "presets": "algd.algorithms",
     "resume": "algd.api",
+    "stop_when_flat": "algd.training.callbacks",
     "train": "algd.api",
 }
 _MODULES = {"envs": "algd.envs", "stats": "algd.evaluation.stats", "types": "algd.types"}
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from algd.evaluation import stats
     from algd.evaluation.policy import Policy, load
     from algd.runs.directory import Run
+    from algd.training.callbacks import stop_when_flat
     from algd.types import Budget, UserError
 else:
     # Where types are checked, a misspelt name is to be seen.

@@ -16,7 +16,7 @@ from algd.runs.directory import Run, directory_name
 from algd.runs.grouping import gather
 from algd.runs.validation import fitted, fitted_fields
 from algd.training import loop
-from algd.training.loop import Report
+from algd.training.loop import Callback, Report
 from algd.types import Algorithm, Number, UserError, nearest
 
 
@@ -27,7 +27,8 @@ def train(
     out: str | Path | None = None,
     budget: Number | Sequence[Number] | np.ndarray = (),
     start_from: str | Path | None = None,
-    report: Report = lambda progress: None,
+    callback: Callback | Sequence[Callback] = (),
+    report: Report = loop.nothing,
     **options: Any,
 ) -> Run:
     """Train a preset (`algd` on DiffDrive, if nothing else is said) and return the run.
@@ -35,7 +36,8 @@ def train(
     `options` are settings of the run (`steps`, `seed`, `envs`, ...) and hyperparameters of the
     preset (`rho`, `beta`, ...), under the names that `algd train PRESET --help` shows. With
     `start_from` the networks are those of another run; task and algorithm are then that run's,
-    where nothing else is said.
+    where nothing else is said. A `callback`, or each of several, is called with every row of
+    metrics and every evaluation; its answer `False` stops the run with everything saved.
     """
     source = read_snapshot(start_from) if start_from is not None else None
     defaults, name, chosen = defaults_of(source, env, algorithm)
@@ -53,7 +55,12 @@ def train(
     settings = dataclasses.replace(defaults, **({"budget": limits} if limits else {}), **given)
     own = fitted_fields(type(chosen), {k: v for k, v in options.items() if k in of_preset})
     chosen = dataclasses.replace(chosen, **own)
-    return run_to_end(settings, chosen, name, out, report, source)
+    return run_to_end(settings, chosen, name, out, report, source, several(callback))
+
+
+def several(callback: Callback | Sequence[Callback]) -> Sequence[Callback]:
+    """Callbacks of which one may be given alone."""
+    return [callback] if callable(callback) else callback
 
 
 def defaults_of(
@@ -83,11 +90,14 @@ def run_to_end(
     out: str | Path | None,
     report: Report,
     start_from: Snapshot | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> Run:
     """Train and draw the curves, also of a run that a signal has cut short."""
     directory = Path(out) if out is not None else free_directory(settings, name)
     with drawn([directory]):
-        return loop.train(settings, algorithm, name, directory, report, start_from)
+        return loop.train(
+            settings, algorithm, name, directory, report, start_from, callbacks=callbacks
+        )
 
 
 def run_seeds_to_end(
@@ -123,10 +133,11 @@ def drawn(directories: Sequence[Path]) -> Iterator[None]:
 def resume(
     run: str | Path,
     steps: Number | None = None,
-    report: Report = lambda progress: None,
+    report: Report = loop.nothing,
     tell: Callable[[str], None] = lambda note: None,
     env: str | None = None,
     trust: bool = False,
+    callback: Callback | Sequence[Callback] = (),
 ) -> tuple[Run, list[str]]:
     """Continue a run, up to `steps` in all if given; the second value is what to know of it, which
     `tell` is given before the run goes on.
@@ -138,7 +149,8 @@ def resume(
     # What cannot be continued is not drawn either.
     Run(directory).config()
     try:
-        return loop.resume(directory, fitted(steps, int), report, tell, env, trust)
+        total = fitted(steps, int)
+        return loop.resume(directory, total, report, tell, env, trust, several(callback))
     finally:
         draw(Run(directory))
 

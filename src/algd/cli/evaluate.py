@@ -29,7 +29,7 @@ from algd.types import Choice, EnvSpec, UserError
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Roll out the policy of a run's newest checkpoint on fresh environments."""
+    """Roll out the policy of a run on fresh environments."""
 
     run: tyro.conf.Positional[Path]
     """The run directory."""
@@ -57,6 +57,8 @@ class Evaluate:
     bad_steps: Literal["stop", "drop"] | None = None
     """What to do when the environment reports a number that is not finite; by default what the run
     did."""
+    checkpoint: str = "last"
+    """Whose policy: that of a step, best (of the best evaluation) or last."""
     json: bool = False
     """Print one JSON object."""
 
@@ -75,7 +77,7 @@ def run(arguments: list[str]) -> None:
         raise UserError("--sampled and --mode best exclude each other.")
     mode: Choice = "sampled" if chosen.sampled else chosen.mode
     search_here([chosen.env], chosen.trust)
-    policy = load(chosen.run)
+    policy = load(chosen.run, chosen.checkpoint)
     settings, algorithm, name = parse_config(Run(chosen.run).config())
     settings = elsewhere(settings, chosen)
     environments = make_envs(settings, min(chosen.episodes, 16))
@@ -92,6 +94,7 @@ def run(arguments: list[str]) -> None:
         chosen.bad_steps or settings.bad_steps,
     )
     summary = {"run": str(chosen.run), "preset": name, "env": settings.env, "mode": mode}
+    summary |= {"step": policy.source.step, "steps": settings.steps} if policy.source else {}
     summary |= summarise(episodes, environments.spec)
     if chosen.json:
         print(json.dumps(summary))
@@ -114,7 +117,8 @@ def elsewhere(settings: Settings, chosen: Evaluate) -> Settings:
 def print_summary(summary: dict[str, Any], spec: EnvSpec) -> None:
     """The same numbers for a reader."""
 
-    table = Table(title=f"{summary['preset']} on {summary['env']}, {summary['episodes']} episodes")
+    at = f"{summary['preset']} on {summary['env']} at step {summary['step']:,}"
+    table = Table(title=f"{at}, {summary['episodes']} episodes")
     for column in ("", "mean", "± s.e.", "IQM", "CVaR 0.9", "budget", "episodes over"):
         table.add_column(column, justify="left" if not column else "right")
     row = summary["return"]

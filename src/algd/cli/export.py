@@ -11,7 +11,7 @@ from algd.evaluation.policy import load
 
 @dataclass(frozen=True)
 class Export:
-    """Write the policy of a run's newest checkpoint in a form that needs no algd."""
+    """Write the policy of a run in a form that needs no algd."""
 
     run: tyro.conf.Positional[Path]
     """The run directory."""
@@ -19,10 +19,14 @@ class Export:
     """A new directory."""
     format: str = "numpy"
     """numpy, onnx or stablehlo."""
+    checkpoint: str = "last"
+    """A step, best (of the best evaluation) or last."""
 
 
 def run(arguments: list[str]) -> None:
     """`algd export RUN --format numpy --out DIR`."""
     chosen = parse(Export, arguments, "export")
-    for path in load(chosen.run).export(chosen.out, chosen.format):
+    policy = load(chosen.run, chosen.checkpoint)
+    for path in policy.export(chosen.out, chosen.format):
         print(f"Wrote {path}")
+    print(f"The policy is that of {policy.standing}.")

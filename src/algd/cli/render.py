@@ -16,7 +16,7 @@ from algd.visualization.video import FORMATS, film, write_film
 
 @dataclass(frozen=True)
 class Render:
-    """Film the policy of a run's newest checkpoint, with its cost against the budget."""
+    """Film the policy of a run, with its cost against the budget."""
 
     run: tyro.conf.Positional[Path]
     """The run directory."""
@@ -34,6 +34,8 @@ class Render:
     """Where the run's environment is found, as module:Id."""
     trust: bool = False
     """Import the module that the run's own files name: its code is run."""
+    checkpoint: str = "last"
+    """A step, best (of the best evaluation) or last."""
     force: bool = False
     """Write over an existing film."""
     quiet: bool = False
@@ -58,6 +60,7 @@ def run(arguments: list[str]) -> None:
         chosen.every,
         env=chosen.env,
         trust=chosen.trust,
+        checkpoint=chosen.checkpoint,
     )
     if made.note:
         print(f"algd: {made.note}: the film shows the numbers only.", file=sys.stderr)
@@ -69,4 +72,4 @@ def run(arguments: list[str]) -> None:
         disable=chosen.quiet,
     )
     write_film(frames, chosen.out, made.frames_per_second)
-    print(f"Wrote {chosen.out}")
+    print(f"Wrote {chosen.out}: the policy of {made.standing}")

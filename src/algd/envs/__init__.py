@@ -12,7 +12,9 @@ from algd.envs.adapters import CostFunction, adapt_native, copy_foreign
 from algd.registration import NAMESPACE
 from algd.types import Budget, CostVectorEnv, UserError
 
-__all__ = ["make", "names"]
+__all__ = ["CostFunction", "EnvLike", "make", "names"]
+
+EnvLike = str
 
 
 def names() -> list[str]:

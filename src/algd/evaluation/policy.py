@@ -14,7 +14,7 @@ from algd.evaluation.acting import CANDIDATES, act, assess
 from algd.export import files
 from algd.networks.numpy_policy import NumpyPolicy
 from algd.networks.portable import Portable
-from algd.runs.checkpoint import read_snapshot
+from algd.runs.checkpoint import Snapshot, Which, read_snapshot
 from algd.types import Algorithm, Choice, EnvSpec, Mode, UserError
 
 CHOICES = get_args(Choice)
@@ -35,17 +35,31 @@ class Forecast(NamedTuple):
 
 
 class Policy:
-    """Acts like the run's newest checkpoint.
+    """Acts like a run at one of its checkpoints.
 
-    The random numbers of sampled actions follow from `seed` and the calls so far.
+    The random numbers of sampled actions follow from `seed` and the calls so far; `source` says
+    which run it is from, and which step.
     """
 
-    def __init__(self, algorithm: Algorithm, state: Any, spec: EnvSpec, seed: int = 0) -> None:
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        state: Any,
+        spec: EnvSpec,
+        seed: int = 0,
+        source: Snapshot | None = None,
+    ) -> None:
         self.algorithm, self.state, self.spec, self.seed = algorithm, state, spec, seed
+        self.source = source
         self._key = jax.random.key(seed)
         self._calls = 0
         # Asked once: isinstance of a protocol takes a tenth of an action's time.
         self._is_portable = isinstance(algorithm, Portable)
+
+    @property
+    def standing(self) -> str:
+        """Which checkpoint it is, for a reader: `step 4,000 of 20,000`."""
+        return self.source.standing if self.source else "no run"
 
     @cached_property
     def portable(self) -> NumpyPolicy:
@@ -64,10 +78,16 @@ class Policy:
             return jax.vmap(lambda obs: one(obs, jnp.zeros(2, jnp.uint32), "deterministic"))(rows)
 
         sampled = jax.vmap(partial(one, mode="sampled"))
-        origin = {
+        origin: dict[str, Any] = {
             "algorithm": type(self.algorithm).__name__,
             "budgets": ", ".join(f"{b.name} {b.limit:g}" for b in self.spec.budgets),
         }
+        if self.source is not None:
+            origin |= {
+                "run": self.source.directory,
+                "task": self.source.settings.env,
+                "checkpoint": self.source.standing,
+            }
         program = files.Program(deterministic, sampled)
         return files.write(self.portable.data, program, form, Path(directory), origin)
 
@@ -157,9 +177,12 @@ class Policy:
         return Forecast(value, cost, spread, limit, cost > limit)
 
 
-def load(directory: str | Path, seed: int = 0) -> Policy:
-    """The policy of a run's newest whole checkpoint."""
-    found = read_snapshot(directory)
-    for complaint in found.complaints:
-        warnings.warn(f"{complaint}; the policy is that of step {found.step}.", stacklevel=2)
-    return Policy(found.algorithm, found.state, found.spec, seed)
+def load(directory: str | Path, checkpoint: Which = "last", *, seed: int = 0) -> Policy:
+    """The policy of a run: of its newest whole checkpoint, of its best evaluation, or of a step."""
+    found = read_snapshot(directory, checkpoint)
+    complaints = list(found.complaints)
+    if found.newest < found.settings.steps:
+        complaints.append(f"{directory} is unfinished")
+    for complaint in complaints:
+        warnings.warn(f"{complaint}: the policy is that of {found.standing}.", stacklevel=2)
+    return Policy(found.algorithm, found.state, found.spec, seed, found)

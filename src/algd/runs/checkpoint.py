@@ -19,12 +19,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from algd.runs.best import best_step
 from algd.runs.config import Settings, parse_config, spec_of
-from algd.runs.directory import Run
+from algd.runs.directory import KEEP, Run
 from algd.runs.files import DamagedFile, LogPosition
+from algd.runs.validation import fitted
 from algd.types import Algorithm, EnvSpec, Transition, UserError
 
 Arrays = dict[str, np.ndarray]
+# Of the checkpoints of a run: a step, "best" or "last".
+Which = int | np.integer | str
 
 # Of a checkpoint, with their shapes.
 NUMBERS: dict[str, tuple[int, ...]] = {"counters": (4,), "log": (2,), "stored": ()}
@@ -73,8 +77,8 @@ class Checkpoint(NamedTuple):
 # --- one file ---------------------------------------------------------------------------------
 
 
-def write_checkpoint(run: Run, held: Checkpoint) -> None:
-    """Write one; all but the newest few are dropped."""
+def write_checkpoint(run: Run, held: Checkpoint, best: int | None = None) -> None:
+    """Write one; all but the newest few and that of the best evaluation are dropped."""
     sections = {
         "learner": held.learner,
         "env": held.env,
@@ -93,7 +97,7 @@ def write_checkpoint(run: Run, held: Checkpoint) -> None:
         "log": np.array(held.log, np.int64),
         "stored": np.array(held.stored, np.int64),
     }
-    run.write_checkpoint(held.counters.step, arrays)
+    run.write_checkpoint(held.counters.step, arrays, best)
 
 
 def read_checkpoint(run: Run, path: Path) -> Checkpoint:
@@ -127,7 +131,7 @@ def read_checkpoint(run: Run, path: Path) -> Checkpoint:
 def newest_checkpoint(run: Run) -> tuple[Checkpoint, list[str]]:
     """The newest whole one, and what is wrong with newer ones."""
     complaints: list[str] = []
-    for _, path in reversed(run.checkpoints()):
+    for _, path in reversed(run.checkpoints()[-KEEP:]):
         try:
             return read_checkpoint(run, path), complaints
         except DamagedFile as error:
@@ -258,7 +262,8 @@ def read_pieces(run: Run, stored: int, kept: int) -> tuple[Arrays, int]:
 
 
 class Snapshot(NamedTuple):
-    """A run's settings and the algorithm's state at one of its checkpoints."""
+    """A run's settings and the algorithm's state at one of its checkpoints; `newest` is the step
+    that the run has come to."""
 
     directory: Path
     settings: Settings
@@ -267,31 +272,60 @@ class Snapshot(NamedTuple):
     spec: EnvSpec
     state: Any
     step: int
+    newest: int
     complaints: list[str]
 
+    @property
+    def standing(self) -> str:
+        """Which checkpoint it is, for a reader."""
+        return f"step {self.step:,} of {self.settings.steps:,}"
 
-def read_snapshot(directory: str | Path, step: int | None = None) -> Snapshot:
-    """What the run's newest whole checkpoint holds, or the one of that step."""
+
+def read_snapshot(directory: str | Path, checkpoint: Which = "last") -> Snapshot:
+    """What a checkpoint of the run holds: the newest whole one, that of the best evaluation, or
+    that of a step."""
     run = Run(Path(directory))
     config = run.config()
     settings, algorithm, name = parse_config(config)
     try:
-        if step is None:
+        spec = spec_of(config)
+        if checkpoint == "last":
             held, complaints = newest_checkpoint(run)
         else:
-            held, complaints = read_checkpoint(run, _path_of(run, step)), []
-        spec = spec_of(config)
+            held, complaints = read_checkpoint(run, _path_of(run, checkpoint, spec)), []
         template = jax.eval_shape(lambda: algorithm.init(spec, jax.random.key(0)))
         state = from_arrays(template, held.learner)
     except (DamagedFile, KeyError) as error:
         raise UserError(f"{directory} cannot be loaded: {error}.") from error
-    return Snapshot(
-        run.directory, settings, algorithm, name, spec, state, held.counters.step, complaints
+    newest = run.checkpoints()[-1][0]
+    step = held.counters.step
+    return Snapshot(run.directory, settings, algorithm, name, spec, state, step, newest, complaints)
+
+
+def _path_of(run: Run, checkpoint: Which, spec: EnvSpec) -> Path:
+    """The checkpoint of a step or of the best evaluation, or a message with those there are."""
+    kept = dict(run.checkpoints())
+    if checkpoint == "best":
+        judged = [row for row in run.rows("eval") if row["step"] in kept]
+        step = best_step(judged, spec.budgets)
+    else:
+        step = fitted(_number(checkpoint), int)
+    if step in kept:
+        return kept[step]
+    steps = ", ".join(map(str, kept))
+    if checkpoint == "best":
+        raise UserError(
+            f"No evaluation of {run.directory} has its checkpoint: there are those of {steps}."
+        )
+    raise UserError(
+        f"{run.directory} has no checkpoint {checkpoint!r}: there are those of the steps {steps}, "
+        "of which best and last name one."
     )
 
 
-def _path_of(run: Run, step: int) -> Path:
-    path = dict(run.checkpoints()).get(step)
-    if path is None:
-        raise UserError(f"{run.directory} no longer has its checkpoint of step {step}.")
-    return path
+def _number(text: Which) -> Any:
+    """A step as a command line gives it; what is none stays as it is."""
+    try:
+        return float(text)
+    except ValueError:
+        return text

@@ -6,8 +6,9 @@ import json
 import math
 import shlex
 import sys
+import warnings
 from importlib.metadata import version
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 
@@ -53,10 +54,14 @@ class Settings:
     """Environment steps between two evaluations."""
     eval_episodes: int = 10
     """Episodes of each evaluation, on environments and seeds of their own."""
+    eval_envs: Count = 16
+    """Most copies that evaluations make of the environment; with 0 they borrow those of training,
+    whose episodes then begin afresh where the environment cannot save its state."""
     log_every: int = 500
     """Environment steps between two rows of training metrics."""
     checkpoint_every: int = 10_000
-    """Environment steps between two checkpoints."""
+    """Environment steps between two checkpoints; five minutes and the end of prefill bring one
+    too."""
     overlap: bool = False
     """Let the environments take the next step while the device computes the gradient rounds of the
     last: the policy then acts one step behind what it has learnt."""
@@ -80,18 +85,37 @@ def parse_options(options: tuple[str, ...]) -> dict[str, Any]:
     return parsed
 
 
-def make_envs(settings: Settings, copies: int) -> CostVectorEnv:
+class Given(NamedTuple):
+    """What a program says of its environment that the settings have no words for."""
+
+    env: envs.EnvLike | None = None
+    cost_function: envs.CostFunction | None = None
+    budgets: tuple[Budget, ...] = ()
+
+
+NOTHING_MORE = Given()
+
+
+def make_envs(settings: Settings, copies: int, given: Given = NOTHING_MORE) -> CostVectorEnv:
     """The environment of these settings."""
-    budgets = tuple(
-        Budget(limit, discounted=settings.discounted_budget) for limit in settings.budget
-    )
+    limits = (Budget(limit, discounted=settings.discounted_budget) for limit in settings.budget)
     return envs.make(
-        settings.env,
+        settings.env if given.env is None else given.env,
         copies,
-        budgets=budgets or None,
+        budgets=given.budgets or tuple(limits) or None,
+        cost_function=given.cost_function,
         horizon=settings.horizon,
         env_options=parse_options(settings.env_options),
     )
+
+
+def close(env: CostVectorEnv) -> None:
+    """Free what it holds; what goes wrong then must not hide how the run ended."""
+    try:
+        env.close()
+    except Exception as error:
+        told = f"{type(error).__name__}: {error}"
+        warnings.warn(f"The environment could not be closed: {told}", stacklevel=2)
 
 
 def check_imported(env: str) -> None:

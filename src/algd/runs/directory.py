@@ -4,7 +4,8 @@ config.json        every setting; training it again gives the same numbers
 metrics.jsonl      one row per event, appended live, free of wall-clock times; `crc` in each
                    covers all rows up to it
 timing.jsonl       steps per second beside them
-checkpoints/       step-000020000.algd: networks, optimisers, environments, counters
+checkpoints/       step-000020000.algd: networks, optimisers, environments, counters; the newest
+                   two, and that of the best evaluation
 replay/            the buffer in pieces, each written once
 tensorboard/       the same curves for TensorBoard
 """
@@ -40,6 +41,10 @@ KEEP = 2
 # What a run may have that was stopped before its settings were written.
 UNBEGUN = {"lock", "checkpoints", "replay", "metrics.jsonl"}
 LONGEST_NAME = 200
+
+
+class CannotWrite(UserError):
+    """The disk does not take what a run writes."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,11 +172,14 @@ class Run:
                 found.append((int(match[1]), path))
         return sorted(found)
 
-    def write_checkpoint(self, step: int, arrays: Mapping[str, np.ndarray]) -> None:
-        """Write one, then drop all but the newest `KEEP`."""
+    def write_checkpoint(
+        self, step: int, arrays: Mapping[str, np.ndarray], best: int | None = None
+    ) -> None:
+        """Write one, then drop all but the newest `KEEP` and that of the best evaluation."""
         self.write(self.directory / "checkpoints" / f"step-{step:09d}.algd", arrays)
-        for _, path in self.checkpoints()[:-KEEP]:
-            path.unlink()
+        for older, path in self.checkpoints()[:-KEEP]:
+            if older != best:
+                path.unlink()
 
     def forget_after(self, step: int, stored: int) -> None:
         """Clear away what a stopped process left behind the checkpoint that is gone on from.
@@ -213,7 +221,7 @@ class Run:
         except OSError as error:
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)
             how = "Make room and go" if full else "Go"
-            raise UserError(
+            raise CannotWrite(
                 f"Cannot write to {self.directory}: {error.strerror}. {self.last_good()} "
                 f"{how} on with: {command('resume', self.directory)}"
             ) from error

@@ -42,8 +42,8 @@ class MetricsLog:
             start = SessionLog(status=SessionLog.START)
             self._add_event(Event(step=step + 1 if step else 0, session_log=start))
 
-    def write(self, row: dict[str, Any]) -> None:
-        """Append one row."""
+    def write(self, row: dict[str, Any]) -> dict[str, int | float]:
+        """Append one row; its numbers, under the names that TensorBoard shows."""
         line, behind = seal(row, self.mark, self.owner)
         kind, step = row["kind"], row["step"]
         values = {f"{kind}/{k}": v for k, v in row.items() if k not in ("kind", "step")}
@@ -53,6 +53,7 @@ class MetricsLog:
             self._add_event(Event(step=step, summary=Summary(value=points)))
         self.mark = behind
         self.latest.update({**values, f"{kind}/step": step})
+        return values
 
     def write_speed(self, step: int, steps_per_second: float) -> None:
         """Append to timing.jsonl, which holds what differs between equal runs."""

@@ -23,33 +23,38 @@ from algd.runs.checkpoint import (
     write_piece,
 )
 from algd.runs.config import kept_transitions
-from algd.runs.directory import Run
+from algd.runs.directory import KEEP, Run
 from algd.runs.files import DamagedFile, LogPosition
 from algd.training.replay import Replay, capacity, example
 from algd.training.seeds import split
 from algd.training.state import Setup, TrainState, start
 from algd.training.statistics import (
-    forget_episodes,
     no_episodes,
     statistics_from_arrays,
     statistics_to_arrays,
 )
-from algd.training.steps import count_metrics, diverged
+from algd.training.steps import Diverged, count_metrics, fresh_episodes
 from algd.training.updates import (
     replicate,
 )
 from algd.types import CostVectorEnv, ReplayOptions, Transition, UserError
 
 
-def save(setup: Setup, state: TrainState, positions: Sequence[LogPosition]) -> TrainState:
-    """Write checkpoints from which the runs continue to the last bit."""
+def save(
+    setup: Setup,
+    state: TrainState,
+    positions: Sequence[LogPosition],
+    bests: Sequence[int | None] | None = None,
+) -> TrainState:
+    """Write checkpoints from which the runs continue to the last bit; those of the `bests` are
+    kept beside the newest."""
     state = count_metrics(setup, state)
     seeds = setup.seeds
     learners = [to_arrays(learner) for learner in split(state.learner, seeds)]
-    for i, arrays in enumerate(learners):
+    for arrays in learners:
         broken = [name for name, x in arrays.items() if not np.isfinite(x).all()]
         if broken:
-            raise diverged(setup, state, i, [f"the parameters of {', '.join(broken[:3])}"])
+            raise Diverged(state.step, [f"the parameters of {', '.join(broken[:3])}"])
     replays, stored = split(state.replay, seeds), list(state.stored)
     rollout = jax.tree.map(lambda *x: np.stack(x), *state.rollout) if state.rollout else None
     rollouts = _split_rollout(rollout, seeds)
@@ -68,7 +73,7 @@ def save(setup: Setup, state: TrainState, positions: Sequence[LogPosition]) -> T
                 log=positions[i],
                 stored=stored[i],
             )
-            write_checkpoint(run, held)
+            write_checkpoint(run, held, bests[i] if bests else None)
             _drop_old_pieces(run, replays[i], stored[i], state.step)
     return state._replace(stored=tuple(stored))
 
@@ -102,8 +107,8 @@ def _drop_old_pieces(run: Run, replay: Replay | None, stored: int, step: int) ->
     """Delete the pieces that no checkpoint needs, once the new one is whole."""
     if replay is None:
         return
-    # At most one transition per step came in since the oldest checkpoint that is kept.
-    oldest = stored - (step - run.checkpoints()[0][0])
+    # At most one transition per step came in since the oldest checkpoint to go on from.
+    oldest = stored - (step - run.checkpoints()[-KEEP:][0][0])
     for _, last, path in run.pieces():
         if last <= oldest - capacity(replay):
             path.unlink()
@@ -136,18 +141,12 @@ def load(setup: Setup, envs: CostVectorEnv, held: Checkpoint) -> tuple[TrainStat
             shapes = {"keep": (copies,), "cost_so_far": (copies, constraints), "ended": (copies,)}
             if any(getattr(held.pending, name).shape != size for name, size in shapes.items()):
                 raise DamagedFile("the step that is still to be learnt from has other shapes")
-        obs, rollout = held.obs, _rows(held.rollout)
+        rollout = _rows(held.rollout)
         envs.reset(settings.seed)
         check_alike(held.env, envs.save_state())
         envs.restore_state(held.env)
     except (LookupError, TypeError, ValueError) as error:
         raise DamagedFile(f"a checkpoint does not fit this version of algd ({error!r})") from error
-    if not envs.exact_state:
-        # Go on with an environment that cannot continue where it was. The steps of a rollout must
-        # follow one another.
-        words = np.random.SeedSequence([settings.seed, 2, held.counters.step]).generate_state(1)
-        obs, rollout = envs.reset(int(words[0] // 2)), ()
-        statistics = forget_episodes(statistics, np.ones(settings.envs, bool))
     state = TrainState(
         learner=replicate(learner, settings.devices),
         replay=None if replay is None else replicate(replay, settings.devices),
@@ -156,12 +155,12 @@ def load(setup: Setup, envs: CostVectorEnv, held: Checkpoint) -> tuple[TrainStat
         rollout=rollout,
         pending=held.pending,
         metrics={},
-        obs=obs,
+        obs=held.obs,
         envs=(envs,),
         statistics=(statistics,),
         stored=(held.stored,),
     )
-    return state, position
+    return fresh_episodes(setup, state), position
 
 
 def _rows(stacked: Transition | None) -> tuple[Transition, ...]:
@@ -200,7 +199,7 @@ def load_newest(
     """
     (run,) = setup.runs
     notes: list[str] = []
-    for _, path in reversed(run.checkpoints()):
+    for _, path in reversed(run.checkpoints()[-KEEP:]):
         try:
             state, position = load(setup, environments, read_checkpoint(run, path))
         except DamagedFile as error:

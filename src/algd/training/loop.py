@@ -10,31 +10,36 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
-from algd.evaluation.episodes import Cut
 from algd.networks.native import library
+from algd.runs.best import best_step
 from algd.runs.checkpoint import Snapshot
 from algd.runs.config import (
+    NOTHING_MORE,
+    Given,
     Settings,
     check,
     check_memory,
+    close,
     describe,
     kept_transitions,
     make_envs,
     parse_config,
     with_environment,
 )
-from algd.runs.directory import Run, create_run
+from algd.runs.directory import CannotWrite, Run, create_run
 from algd.runs.files import LogPosition
 from algd.runs.metrics_log import MetricsLog
 from algd.training.checkpointing import load_newest, save
 from algd.training.state import Setup, TrainState, start
-from algd.training.steps import evaluate, iterate, train_rows
+from algd.training.steps import Diverged, Row, advance, decide, evaluate, train_rows
 from algd.training.warm_start import check_fits
-from algd.types import Algorithm, UserError, command
+from algd.types import Algorithm, ReplayOptions, UserError, command
 
 # Seconds.
 SAME_SIGNAL = 0.3
+LONGEST_UNSAVED = 300.0
 
 
 class Progress(NamedTuple):
@@ -48,7 +53,27 @@ class Progress(NamedTuple):
     spent: dict[str, float]
 
 
+class Event(NamedTuple):
+    """What a callback is told: a row of training's metrics or an evaluation, as it is written.
+
+    `metrics` are the row's numbers, under names such as `train/return` and `eval/cost`.
+    """
+
+    run: Run
+    kind: str
+    step: int
+    steps: int
+    seconds: float
+    metrics: dict[str, int | float]
+
+
 Report = Callable[[Progress], None]
+# The answer False stops the run.
+Callback = Callable[[Event], object]
+
+
+def nothing(progress: Progress) -> None:
+    """Show no progress."""
 
 
 def train(
@@ -56,14 +81,18 @@ def train(
     algorithm: Algorithm,
     name: str,
     directory: Path,
-    report: Report = lambda progress: None,
+    report: Report = nothing,
     start_from: Snapshot | None = None,
+    given: Given = NOTHING_MORE,
+    callbacks: Sequence[Callback] = (),
 ) -> Run:
     """Train a new run of the preset `name` with these hyperparameters in a new directory.
 
     It starts from fresh networks, or from what another run has learnt.
     """
-    return train_seeds(settings, algorithm, name, [directory], report, start_from)[0]
+    directories = [directory]
+    runs = train_seeds(settings, algorithm, name, directories, report, start_from, given, callbacks)
+    return runs[0]
 
 
 def train_seeds(
@@ -71,8 +100,10 @@ def train_seeds(
     algorithm: Algorithm,
     name: str,
     directories: Sequence[Path],
-    report: Report = lambda progress: None,
+    report: Report = nothing,
     start_from: Snapshot | None = None,
+    given: Given = NOTHING_MORE,
+    callbacks: Sequence[Callback] = (),
 ) -> list[Run]:
     """Train as many runs as there are directories in one program, with the seeds from
     `settings.seed` on; each is a run of its own, to be evaluated and continued like any other."""
@@ -82,42 +113,46 @@ def train_seeds(
     seeds = range(settings.seed, settings.seed + len(directories))
     each = [dataclasses.replace(settings, seed=seed) for seed in seeds]
     check(each[-1], algorithm)
-    environments = [make_envs(mine, mine.envs) for mine in each]
-    spec = environments[0].spec
-    check_memory(spec, len(each) * kept_transitions(settings, algorithm), algorithm)
-    origin = {}
-    if start_from is not None:
-        # Refuse what does not fit before there is a directory.
-        fresh = jax.eval_shape(lambda: algorithm.init(spec, jax.random.key(0)))
-        check_fits(start_from, algorithm, fresh, settings.env, spec)
-        source = Run(start_from.directory.absolute())
-        origin = {
-            "started_from": {
-                "run": str(source.directory),
-                "id": source.id,
-                "step": start_from.step,
-            }
-        }
-    together = {"seeds": len(directories)} if len(directories) > 1 else {}
-    runs = [create_run(directory) for directory in directories]
     with ExitStack() as stack:
+        environments = []
+        for mine in each:
+            environments.append(make_envs(mine, mine.envs, given))
+            stack.callback(close, environments[-1])
+        spec = environments[0].spec
+        check_memory(spec, len(each) * kept_transitions(settings, algorithm), algorithm)
+        origin = {}
+        if start_from is not None:
+            # Refuse what does not fit before there is a directory.
+            fresh = jax.eval_shape(lambda: algorithm.init(spec, jax.random.key(0)))
+            check_fits(start_from, algorithm, fresh, settings.env, spec)
+            source = Run(start_from.directory.absolute())
+            origin = {
+                "started_from": {
+                    "run": str(source.directory),
+                    "id": source.id,
+                    "step": start_from.step,
+                }
+            }
+        together = {"seeds": len(directories)} if len(directories) > 1 else {}
+        runs = [create_run(directory) for directory in directories]
         for mine, run in zip(each, runs, strict=True):
             stack.enter_context(run.lock())
             with run.writing():
                 run.write_config(describe(mine, algorithm, name, spec) | origin | together)
-        setup = Setup(settings, algorithm, spec, tuple(runs))
+        setup = Setup(settings, algorithm, spec, tuple(runs), given)
         state = start(setup, environments, start_from)
-        _loop(setup, state, [LogPosition()] * len(runs), report)
+        _loop(setup, state, [LogPosition()] * len(runs), report, callbacks)
     return runs
 
 
 def resume(
     directory: Path,
     steps: int | None = None,
-    report: Report = lambda progress: None,
+    report: Report = nothing,
     tell: Callable[[str], None] = lambda note: None,
     env: str | None = None,
     trust: bool = False,
+    callbacks: Sequence[Callback] = (),
 ) -> tuple[Run, list[str]]:
     """Continue a run from its newest whole checkpoint; also what the user should know of it, which
     is told before the run goes on too.
@@ -136,10 +171,12 @@ def resume(
             )
         settings = dataclasses.replace(settings, steps=steps)
     check(settings, algorithm)
-    with run.lock():
+    with ExitStack() as stack:
+        stack.enter_context(run.lock())
         with run.writing():
             run.make_folders()
         environments = make_envs(settings, settings.envs)
+        stack.callback(close, environments)
         described = describe(settings, algorithm, name, environments.spec)
         for part in ("budgets", "horizon"):
             if described[part] != config[part]:
@@ -175,23 +212,33 @@ def resume(
                 name: config[name] for name in ("id", "started_from", "seeds") if name in config
             }
             run.write_config(described | kept)
-        _loop(setup, state, [position], report)
+        _loop(setup, state, [position], report, callbacks)
     return run, notes
 
 
 def _loop(
-    setup: Setup, state: TrainState, positions: Sequence[LogPosition], report: Report
+    setup: Setup,
+    state: TrainState,
+    positions: Sequence[LogPosition],
+    report: Report,
+    callbacks: Sequence[Callback],
 ) -> TrainState:
-    """Iterate to the last step, or to a signal; leave checkpoints and rows behind."""
-    settings, clock = setup.settings, setup.clock
-    started_at, begun = state.step, time.perf_counter()
+    """Iterate to the last step, to a signal, or to a callback's False; leave checkpoints and rows
+    behind."""
+    settings, clock, budgets = setup.settings, setup.clock, setup.spec.budgets
+    prefill = setup.algorithm.prefill if isinstance(setup.algorithm, ReplayOptions) else 0
+    started_at, saved_at = state.step, state.step or None
+    begun = last_saved = time.perf_counter()
+    stopped = False
 
     with ExitStack() as stack:
+        stack.callback(setup.close)
         signals = stack.enter_context(stop_on_signal())
         logs = [
             stack.enter_context(closing(MetricsLog(run, position, state.step)))
             for run, position in zip(setup.runs, positions, strict=True)
         ]
+        evaluations = [run.rows("eval") for run in setup.runs]
 
         def show() -> None:
             seconds = time.perf_counter() - begun
@@ -199,14 +246,36 @@ def _loop(
             report(Progress(state.step, settings.steps, started_at, seconds, latest, spent))
 
         def saved() -> TrainState:
+            nonlocal saved_at, last_saved
             with clock("checkpointing"):
-                return save(setup, state, [log.flush() for log in logs])
+                bests = [best_step(rows, budgets) for rows in evaluations]
+                kept = save(setup, state, [log.flush() for log in logs], bests)
+            saved_at, last_saved = kept.step, time.perf_counter()
+            return kept
+
+        def tell(rows: Sequence[Row]) -> None:
+            nonlocal stopped
+            metrics = [log.write(row) for log, row in zip(logs, rows, strict=True)]
+            seconds = time.perf_counter() - begun
+            for run, row, named in zip(setup.runs, rows, metrics, strict=True):
+                event = Event(run, row["kind"], state.step, settings.steps, seconds, named)
+                # All of them hear it, whatever the first answers.
+                answers = [callback(event) for callback in callbacks]
+                stopped = stopped or any(is_false(answer) for answer in answers)
 
         def judge() -> None:
             # A signal cuts it short; the run owes it then when it goes on.
-            with clock("evaluation"), suppress(Cut):
-                for log, row in zip(logs, evaluate(setup, state, lambda: not signals), strict=True):
-                    log.write(row)
+            nonlocal state
+            with clock("evaluation"):
+                state, rows = evaluate(setup, state, lambda: not signals)
+            if not rows:
+                return
+            for past, row in zip(evaluations, rows, strict=True):
+                past.append(row)
+            tell(rows)
+            best = [best_step(past, budgets) == state.step for past in evaluations]
+            if any(best) and saved_at != state.step:
+                state = saved()
 
         iterating = False
         try:
@@ -215,27 +284,30 @@ def _loop(
                 state = saved()
             if owes_evaluation(setup, state):
                 judge()
-            while state.step < settings.steps and not signals:
+            while state.step < settings.steps and not signals and not stopped:
                 before, iterating = state.step, True
-                state = iterate(setup, state)
+                state, decision = decide(setup, state)
+                state = advance(setup, state, decision)
                 iterating = False
                 due = lambda every: state.step // every > before // every  # noqa: B023, E731
                 if due(settings.log_every):
                     with clock("logging"):
                         state, rows = train_rows(setup, state)
                         speed = (state.step - started_at) / (time.perf_counter() - begun)
-                        for log, row in zip(logs, rows, strict=True):
-                            log.write(row)
+                        for log in logs:
                             log.write_speed(state.step, speed)
+                        tell(rows)
                 if due(settings.eval_every):
                     judge()
-                if due(settings.checkpoint_every):
+                overdue = time.perf_counter() - last_saved > LONGEST_UNSAVED
+                filled = before < prefill <= state.step
+                if saved_at != state.step and (due(settings.checkpoint_every) or overdue or filled):
                     state = saved()
                 with clock("logging"):
                     show()
             state = saved()
             # Rows past the checkpoint's position: a continued run takes them back.
-            if not signals and state.step % settings.eval_every:
+            if not signals and not stopped and state.step % settings.eval_every:
                 judge()
             show()
         except KeyboardInterrupt as second:
@@ -245,9 +317,28 @@ def _loop(
                 last = f"at once. {setup.runs[0].last_good()}"
                 raise Interrupted(setup.runs, state.step, last) from second
             state = saved()
+        except CannotWrite:
+            raise
+        except Exception as error:
+            # Of a callback, an environment, or ours: what is whole is saved before anyone hears it.
+            standing = setup.runs[0].last_good()
+            if not isinstance(error, Diverged) and (not iterating or is_untouched(state)):
+                with suppress(UserError):
+                    state = state if saved_at == state.step else saved()
+                    standing = f"Step {state.step} is saved. Go on with: {commands(setup.runs)}"
+            if isinstance(error, UserError):
+                error.args = (f"{error} {standing}",)
+            else:
+                error.add_note(standing)
+            raise
     if signals:
         raise Interrupted(setup.runs, state.step)
     return state
+
+
+def is_false(answer: object) -> bool:
+    """Whether a callback asks to stop; None and 0 do not."""
+    return isinstance(answer, bool | np.bool_) and not answer
 
 
 def owes_evaluation(setup: Setup, state: TrainState) -> bool:
@@ -293,5 +384,9 @@ class Interrupted(Exception):
     """Training was stopped by a signal, with everything saved, or at once with what was saved."""
 
     def __init__(self, runs: Sequence[Run], step: int, saved: str = "everything is saved.") -> None:
-        commands = "; ".join(command("resume", run.directory) for run in runs)
-        super().__init__(f"Stopped at step {step}; {saved} Go on with: {commands}")
+        super().__init__(f"Stopped at step {step}; {saved} Go on with: {commands(runs)}")
+
+
+def commands(runs: Sequence[Run]) -> str:
+    """How to go on with these runs."""
+    return "; ".join(command("resume", run.directory) for run in runs)

@@ -14,7 +14,7 @@ from algd.runs.checkpoint import (
     PendingUpdate,
     Snapshot,
 )
-from algd.runs.config import Settings, kept_transitions, make_envs
+from algd.runs.config import NOTHING_MORE, Given, Settings, close, kept_transitions, make_envs
 from algd.runs.directory import Run
 from algd.training.replay import Replay, example, init_replay
 from algd.training.seeds import stack
@@ -33,12 +33,14 @@ from algd.types import Algorithm, CostVectorEnv, EnvSpec, Metrics, ReplayOptions
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
-    """What stays as it is: the settings of the first seed, and a run for each seed."""
+    """What stays as it is: the settings of the first seed, a run for each seed, and what the
+    settings cannot say of the environment."""
 
     settings: Settings
     algorithm: Algorithm
     spec: EnvSpec
     runs: tuple[Run, ...]
+    given: Given = NOTHING_MORE
     clock: Stopwatch = dataclasses.field(default_factory=Stopwatch)
 
     @property
@@ -49,7 +51,14 @@ class Setup:
     @cached_property
     def eval_envs(self) -> CostVectorEnv:
         """Environments that training never uses, made when they are first needed."""
-        return make_envs(self.settings, min(self.settings.eval_episodes, 16))
+        settings = self.settings
+        copies = min(settings.eval_episodes, settings.eval_envs)
+        return make_envs(settings, copies, self.given)
+
+    def close(self) -> None:
+        """Close the environments of evaluations, if there are any."""
+        if "eval_envs" in vars(self):
+            close(self.eval_envs)
 
 
 class TrainState(NamedTuple):

@@ -6,15 +6,16 @@ from a checkpoint is the run that was never stopped.
 """
 
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Array, Bool, Float, Key
 
 from algd.evaluation.acting import NonFiniteAction, finite
-from algd.evaluation.episodes import BrokenStep, broken_steps
+from algd.evaluation.episodes import Cut, Episodes, broken_steps
 from algd.evaluation.episodes import evaluate as evaluate_policy
 from algd.runs.checkpoint import (
     Counters,
@@ -26,6 +27,7 @@ from algd.training.statistics import (
     count_step,
     count_update,
     evaluation_row,
+    forget_episodes,
     take_row,
 )
 from algd.training.updates import (
@@ -38,41 +40,69 @@ from algd.training.updates import (
     step_keys,
     store,
 )
-from algd.types import EnvStep, LearnsFromEpisodes, ReplayOptions, RolloutOptions, UserError
+from algd.types import (
+    CostVectorEnv,
+    EnvStep,
+    LearnsFromEpisodes,
+    ReplayOptions,
+    RolloutOptions,
+    UserError,
+)
 
 Row = dict[str, Any]
 
 
+class Decision(NamedTuple):
+    """What a state saw, its actions on the device and, by seed, on the host, what the update wants
+    to know of them, and the key of that update."""
+
+    obs: Float[np.ndarray, "*seeds envs obs"]
+    action: Float[Array, "*seeds envs action"]
+    on_host: list[np.ndarray]
+    extras: dict[str, Array]
+    key: Key[Array, "*seeds"]
+
+
 def iterate(setup: Setup, state: TrainState) -> TrainState:
     """One step of every copy and the gradient rounds it is worth."""
-    state = collect(setup, state)
+    return advance(setup, *decide(setup, state))
+
+
+def advance(setup: Setup, state: TrainState, decision: Decision) -> TrainState:
+    """Carry out what was decided, and learn from it unless that is left to the next step."""
+    state = collect(setup, state, decision)
     return state if setup.settings.overlap else update(setup, state)
 
 
-def collect(setup: Setup, state: TrainState) -> TrainState:
-    """Act, step every copy and leave the step to be learnt from as `pending`.
+def decide(setup: Setup, state: TrainState) -> tuple[TrainState, Decision]:
+    """An action for every copy.
 
-    A step that is pending already is learnt from on the device while the environments take this
-    one: a lag of one step, the same in every run.
+    A step that is pending already is learnt from on the device, while the environments take the
+    next one: a lag of one step, the same in every run.
     """
-    clock, seeds = setup.clock, setup.seeds
-    with clock("waiting"):
+    seeds = setup.seeds
+    with setup.clock("waiting"):
         state = count_metrics(setup, state)
-    with clock("acting"):
+    with setup.clock("acting"):
         # What is not finite must not reach the policy.
         obs = np.nan_to_num(state.obs, posinf=0.0, neginf=0.0)
         act_key, update_key = step_keys(state.key, state.counters.iteration, seeds)
         action, extras = sample_actions(setup.algorithm, state.learner, obs, act_key, seeds)
         actions = [
-            _or_stop(setup, state, i, lambda one=one: finite(one))
-            for i, one in enumerate(split(np.asarray(action), seeds))
+            _or_diverged(state, lambda one=one: finite(one))
+            for one in split(np.asarray(action), seeds)
         ]
-    state = update(setup, state)
+    return update(setup, state), Decision(obs, action, actions, extras, update_key)
+
+
+def collect(setup: Setup, state: TrainState, decision: Decision) -> TrainState:
+    """Step every copy and leave the step to be learnt from as `pending`."""
+    clock, seeds = setup.clock, setup.seeds
     with clock("environment"):
-        results = [env.step(own) for env, own in zip(state.envs, actions, strict=True)]
+        results = [env.step(own) for env, own in zip(state.envs, decision.on_host, strict=True)]
     with clock("logging"):
         before = split(state.obs, seeds)
-        keeps = [_kept(setup, state, i, before[i], result) for i, result in enumerate(results)]
+        keeps = [_kept(setup, state, *each) for each in zip(before, results, strict=True)]
         discount = setup.algorithm.cost_discount
         counted = [
             count_step(sums, result, keep, setup.spec, discount)
@@ -80,10 +110,11 @@ def collect(setup: Setup, state: TrainState) -> TrainState:
         ]
     with clock("transfer"):
         result, costs, keep = stack(results), stack([cost for _, cost in counted]), stack(keeps)
-        told: dict[str, Any] = dict(extras)
+        told: dict[str, Any] = dict(decision.extras)
         if isinstance(setup.algorithm, RolloutOptions):
             told |= {"cost_so_far": costs, "keep": keep}
-        fresh = make_transition(obs, action, _without_broken(result, keep), told)
+        kept = _without_broken(result, keep)
+        fresh = make_transition(decision.obs, decision.action, kept, told)
     counters, rounds = _advance(setup, state.counters)
     lengths = stack([sums.length + 1 for sums in state.statistics])
     ended = np.where(result.terminated | result.truncated, lengths, 0).astype(np.int32)
@@ -91,7 +122,7 @@ def collect(setup: Setup, state: TrainState) -> TrainState:
         counters=counters,
         obs=result.obs,
         statistics=tuple(sums for sums, _ in counted),
-        pending=PendingUpdate(fresh, keep, costs, ended, update_key, rounds),
+        pending=PendingUpdate(fresh, keep, costs, ended, decision.key, rounds),
     )
 
 
@@ -133,7 +164,6 @@ def _advance(setup: Setup, counters: Counters) -> tuple[Counters, int]:
 def _kept(
     setup: Setup,
     state: TrainState,
-    seed: int,
     obs: Float[np.ndarray, "envs obs"],
     result: EnvStep,
 ) -> Bool[np.ndarray, " envs"]:
@@ -144,8 +174,7 @@ def _kept(
         names = [name for name, where in faults.items() if where.any()]
         raise UserError(
             f"At step {state.step} the environment reported a {' and a '.join(names)} that is "
-            f"not finite. {setup.runs[seed].last_good()} To leave such steps out and go on: "
-            "--bad-steps drop."
+            "not finite. To leave such steps out: --bad-steps drop."
         )
     return ~bad
 
@@ -209,53 +238,85 @@ def train_rows(setup: Setup, state: TrainState) -> tuple[TrainState, list[Row]]:
     names = [budget.name for budget in setup.spec.budgets]
     taken = [take_row(sums, names) for sums in state.statistics]
     rows = [{"kind": "train", "step": state.step, **row} for _, row in taken]
-    for i, row in enumerate(rows):
+    for row in rows:
         broken = [name for name, x in row.items() if name != "kind" and not np.isfinite(x)]
         if broken:
-            raise diverged(setup, state, i, broken)
+            raise Diverged(state.step, broken)
     return state._replace(statistics=tuple(sums for sums, _ in taken)), rows
 
 
 def evaluate(
     setup: Setup, state: TrainState, wanted: Callable[[], bool] = lambda: True
-) -> list[Row]:
-    """Each seed's policy on environments and random numbers that training never uses."""
-    settings, rows = setup.settings, []
-    for i, learner in enumerate(split(state.learner, setup.seeds)):
-        words = np.random.SeedSequence([settings.seed + i, 1]).generate_state(1)
-        episodes = _or_stop(
-            setup,
-            state,
-            i,
-            lambda learner=learner, words=words: evaluate_policy(
-                setup.algorithm,
-                learner,
-                setup.eval_envs,
-                settings.eval_episodes,
-                int(words[0] // 2),
-                discount=setup.algorithm.cost_discount,
-                bad_steps=settings.bad_steps,
-                wanted=wanted,
-            ),
-        )
-        rows.append({"kind": "eval", "step": state.step, **evaluation_row(episodes, setup.spec)})
-    return rows
+) -> tuple[TrainState, list[Row]]:
+    """Each seed's policy on random numbers that training never uses; no rows if it is no longer
+    `wanted`.
+
+    It has environments of its own, or borrows those of training: they are then as they were, or
+    begin fresh episodes where their state cannot be saved.
+    """
+    borrowed = state.envs if not setup.settings.eval_envs else ()
+    held = [env.save_state() for env in borrowed]
+    rows: list[Row] = []
+    try:
+        for i, learner in enumerate(split(state.learner, setup.seeds)):
+            envs = borrowed[i] if borrowed else setup.eval_envs
+            judged = _or_diverged(state, partial(_judge, setup, learner, envs, i, wanted))
+            rows.append({"kind": "eval", "step": state.step, **evaluation_row(judged, setup.spec)})
+    except Cut:
+        rows = []
+    finally:
+        for env, own in zip(borrowed, held, strict=True):
+            env.restore_state(own)
+    return (fresh_episodes(setup, state) if borrowed else state), rows
 
 
-def diverged(setup: Setup, state: TrainState, seed: int, quantities: list[str]) -> UserError:
-    """What to say when learning has broken down."""
-    return UserError(
-        f"At step {state.step} {', '.join(quantities)} became infinite or not a number. "
-        f"{setup.runs[seed].last_good()} Try smaller step sizes (--critic-rate and the like) or "
-        "milder weights (with ALGD a larger --beta)."
+def _judge(
+    setup: Setup, learner: Any, envs: CostVectorEnv, seed: int, wanted: Callable[[], bool]
+) -> Episodes:
+    settings = setup.settings
+    return evaluate_policy(
+        setup.algorithm,
+        learner,
+        envs,
+        settings.eval_episodes,
+        _random_seed(settings.seed + seed, 1),
+        discount=setup.algorithm.cost_discount,
+        bad_steps=settings.bad_steps,
+        wanted=wanted,
     )
 
 
-def _or_stop(setup: Setup, state: TrainState, seed: int, work: Callable[[], Any]) -> Any:
+def fresh_episodes(setup: Setup, state: TrainState) -> TrainState:
+    """Go on with environments that cannot continue where they were. The steps of a rollout must
+    follow one another."""
+    if all(env.exact_state for env in state.envs):
+        return state
+    seed, everywhere = setup.settings.seed, np.ones(setup.settings.envs, bool)
+    seeds = [_random_seed(seed + i, 2, state.step) for i in range(setup.seeds)]
+    return state._replace(
+        obs=stack([env.reset(own) for env, own in zip(state.envs, seeds, strict=True)]),
+        rollout=(),
+        statistics=tuple(forget_episodes(sums, everywhere) for sums in state.statistics),
+    )
+
+
+def _random_seed(*words: int) -> int:
+    return int(np.random.SeedSequence(words).generate_state(1)[0] // 2)
+
+
+class Diverged(UserError):
+    """Learning has broken down: what it has come to is not worth keeping."""
+
+    def __init__(self, step: int, quantities: list[str]) -> None:
+        super().__init__(
+            f"At step {step} {', '.join(quantities)} became infinite or not a number. Try smaller "
+            "step sizes (--critic-rate and the like) or milder weights (with ALGD a larger --beta)."
+        )
+
+
+def _or_diverged(state: TrainState, work: Callable[[], Any]) -> Any:
     """Do what asks the policy for actions; stop if it gives none."""
     try:
         return work()
     except NonFiniteAction as error:
-        raise diverged(setup, state, seed, ["the policy's action"]) from error
-    except BrokenStep as error:
-        raise UserError(f"{error} {setup.runs[seed].last_good()}") from error
+        raise Diverged(state.step, ["the policy's action"]) from error

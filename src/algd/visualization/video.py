@@ -22,6 +22,7 @@ from algd.envs.adapters import CostReport, checked_actions
 from algd.evaluation.acting import NonFiniteAction
 from algd.evaluation.episodes import in_budget_unit
 from algd.evaluation.policy import load
+from algd.runs.checkpoint import Which
 from algd.runs.config import parse_config, parse_options, with_environment
 from algd.runs.directory import Run
 from algd.types import EnvSpec, UserError
@@ -83,12 +84,13 @@ class Stage:
 
 
 class Film(NamedTuple):
-    """Frames as they are made, at most `length` of them."""
+    """Frames as they are made, at most `length` of them; `standing` says which checkpoint acts."""
 
     frames: Iterator[Frame]
     length: int
     frames_per_second: int
     note: str
+    standing: str
 
 
 def film(
@@ -100,8 +102,9 @@ def film(
     most: int | None = None,
     env: str | None = None,
     trust: bool = False,
+    checkpoint: Which = "last",
 ) -> Film:
-    """Film the policy of a run's newest checkpoint, every n-th step of it.
+    """Film the policy of a run, every n-th step of it.
 
     With `most`, steps are left out as needed to keep an episode within so many frames. `env` says
     where the run's environment is found; a module that only the run's own files name is imported
@@ -109,7 +112,7 @@ def film(
     """
     settings, algorithm, _ = parse_config(Run(directory).config())
     settings = with_environment(settings, env, trust)
-    policy = load(directory, seed)
+    policy = load(directory, checkpoint, seed=seed)
     stage = open_stage(settings.env, parse_options(settings.env_options), policy.spec)
     if most is not None:
         every = max(every, -(-policy.spec.horizon // most))
@@ -127,7 +130,7 @@ def film(
             stage.env.close()
 
     length = episodes * (-(-policy.spec.horizon // every) + 1 + rate)
-    return Film(frames(), length, rate, stage.note)
+    return Film(frames(), length, rate, stage.note, policy.standing)
 
 
 # --- the episode ------------------------------------------------------------------------------
