@@ -1,18 +1,21 @@
 """The command line as a newcomer types it."""
 
+import dataclasses
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
 import pytest
 
 import algd
-from algd.algorithms import preset
+from algd import envs
+from algd.algorithms import preset, presets, summaries
 from algd.cli import main
 from algd.cli.arguments import whole_number
-from algd.cli.train import preset_word
 from algd.networks.native import library
 from algd.runs.config import Settings
 from algd.runs.directory import Run, create_run
@@ -105,11 +108,25 @@ def test_plot_groups_runs_and_never_overwrites(trained, tmp_path, capsys):
     assert "exists" in fails(["plot", str(trained), "--out", str(picture)], capsys)
 
 
-def test_list_names_presets_and_tasks(capsys):
+def test_list_shows_what_presets_and_tasks_are(capsys):
+    """Its numbers are those of the environments that a run is made of."""
     main(["list"])
-    shown = capsys.readouterr().out
-    for name in ("algd-paper", "lgd", "DiffDrive", "PointButton1Random", "HalfCheetahVelocity"):
-        assert name in shown
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    shown = {words[0]: words[1:] for words in lines if words}
+    assert summaries().keys() == presets().keys()
+    assert len(set(summaries().values())) == len(presets())
+    for name, line in summaries().items():
+        assert shown[name] == line.split()
+    for name in envs.names():
+        made = envs.make(name, 1)
+        spec = made.spec
+        assert shown[name][:3] == [str(x) for x in (spec.obs_size, spec.action_size, spec.horizon)]
+        (budget,) = spec.budgets
+        limit = f"{budget.limit:g}"
+        assert shown[name][-2:] == [limit, "(discounted)"] or shown[name][-1] == limit
+        assert ("(discounted)" in shown[name]) == budget.discounted
+        made.close()
+    assert "1 at hazards, wrong buttons, gremlins" in " ".join(shown["PointButton1"])
 
 
 def test_python_interface(trained):
@@ -155,8 +172,26 @@ def test_python_training_refuses_unknown_settings(tmp_path):
         (["bench", "train", "--seconds", "nan"], "--seconds must be positive"),
         (["train", "--quiet", "cal-quik"], "Did you mean cal-quick"),
         (["train", "--from", "a", "--from", "b"], "--from is given twice"),
-        (["train", "--seeds", "999999999"], "--seeds must be from 1 to 1,000"),
-        (["train", "--seed", str(2**31 - 1), "--seeds", "2"], "--seed must be at most"),
+        (["train", "--seeds", *map(str, range(1001))], "--seeds takes at most 1,000, not 1,001"),
+        (["train", "--seeds", str(2**31), "2"], "--seed must be at most"),
+        (["train", "--seeds", "2", "2"], "--seeds names one twice"),
+        (["train", "--seed", "1", "--seeds", "2", "3"], "--seed does not go with --seeds"),
+        (["train", "--budget", "1", "--budget", "2"], "--budget is given twice"),
+        (["train", "cal", "--preset", "lgd"], "one preset, not cal and lgd"),
+        (["train", "sac-lagg", "--actor-hidden", "3"], "Did you mean sac-lag"),
+        (["train", "--preset", "cla"], "Did you mean cal"),
+        (["train", "--trust"], "--trust has no effect without --from"),
+        (["train", "--discounted-budget"], "--discounted-budget has no effect without --budget"),
+        (["evaluate", ".", "--candidates", "3"], "--candidates has no effect without --mode best"),
+        (["bench", "env", "--presets", "algd"], "--presets has no effect on `algd bench env`"),
+        (["bench", "update", "--seconds", "3"], "--seconds has no effect on `algd bench update`"),
+        (["bench", "update", "--presets", "ppo-lag"], "presets that learn from replay"),
+        (["report", ".", "--no-videos", "--episodes", "2"], "--episodes has no effect"),
+        (["reproduce", "theory", "--yes"], "--yes has no effect at this scale"),
+        (["reproduce", "theory", "--threads", "2"], "--threads has no effect on theory"),
+        (["sweep", "--trust"], "--trust has no effect without --file"),
+        (["sweep", "--preset", "ALGDD"], "Did you mean algd"),
+        (["help", "trian"], "train"),
         (["sweep", "--out", "/proc/nowhere"], "cannot be made"),
         (["sweep", "--set", "seed=3"], "--seeds"),
         (["reproduce", "theory", "--out", "/proc/nowhere"], "cannot be made"),
@@ -198,18 +233,129 @@ def test_a_used_directory_names_resume(trained, capsys):
     assert {path: path.stat().st_mtime_ns for path in trained.rglob("*")} == before
 
 
+@pytest.fixture
+def begun(monkeypatch):
+    """What training would have been asked to do."""
+    calls = []
+
+    def note(settings, algorithm, name, *rest):
+        calls.append((settings, algorithm, name, *rest))
+        return Run(Path("runs/there"))
+
+    monkeypatch.setattr("algd.cli.train.run_to_end", note)
+    monkeypatch.setattr("algd.cli.train.run_seeds_to_end", lambda *call: [note(*call)])
+    return calls
+
+
 @pytest.mark.parametrize(
     ("words", "found"),
     [
         ("--out sac cal-quick", "cal-quick"),
         ("--quiet cal --rho 2", "cal"),
-        ("--no-quiet --budget -1 --env=X lgd", "lgd"),
-        ("--from sac --seed 3", None),
-        ("--discounted_budget hj", "hj"),
+        ("--no-quiet --budget 1 --env=X lgd", "lgd"),
+        ("--env sac --seed 3", "algd"),
+        ("--budget 2 --discounted_budget hj", "hj"),
+        ("CAL --rho 2", "cal"),
+        ("--preset SAC_Lag --rho 2", "sac-lag"),
+        ("--rho 2 cal --seeds 0 1 2", "cal"),
+        ("--seeds 0 1 2 cal", "cal"),
+        ("--rho 2", "algd"),
     ],
 )
-def test_the_preset_is_the_word_that_belongs_to_no_option(words, found):
-    assert preset_word(words.split()) == found
+def test_the_preset_is_the_word_that_belongs_to_no_option(words, found, begun):
+    main(["train", *words.split()])
+    ((_, algorithm, name, *_),) = begun
+    assert name == found
+    expected = preset(found)
+    if "--rho" in words:
+        expected = dataclasses.replace(expected, rho=2.0)
+    assert algorithm == expected
+
+
+def test_no_value_of_an_option_is_taken_for_a_preset():
+    """Options whose values are words have names of their own among them."""
+    kinds = {Settings, *map(type, presets().values())}
+    hints = [hint for kind in kinds for hint in get_type_hints(kind).values()]
+    words = {word for hint in hints if get_origin(hint) is Literal for word in get_args(hint)}
+    assert "augmented" in words
+    assert not words & presets().keys()
+
+
+def test_options_of_the_run_stand_before_or_behind_the_preset(begun):
+    main(["train", "--steps", "30", "--budget", "7", "8", "cal", "--rho", "3"])
+    main(["train", "cal", "--rho", "3", "--steps", "30", "--budget", "7", "8"])
+    assert begun[0] == begun[1]
+    assert begun[0][0] == Settings(steps=30, budget=(7.0, 8.0))
+
+
+def test_seeds_are_named(begun):
+    main(["train", "--seeds", "3", "1", "2", "--out", "many", "sac"])
+    assert begun[0][2:5] == ("sac", (3, 1, 2), Path("many"))
+
+
+@pytest.mark.parametrize("words", [["help", "evaluate"], ["evaluate", "--help"]])
+def test_help_of_a_command(words, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    assert not stop.value.code
+    assert "--episodes INT" in capsys.readouterr().out
+
+
+def test_help_of_a_preset_shows_its_hyperparameters(capsys):
+    for words, known in ((["help", "train"], True), (["train", "ppo-lag", "--help"], False)):
+        with pytest.raises(SystemExit):
+            main(words)
+        shown = capsys.readouterr().out
+        assert "--steps INT" in shown
+        assert ("--mc-samples" in shown) == known
+
+
+def test_help_and_version_have_several_names(capsys):
+    shown = []
+    for word in ("help", "-h", "--help", "version", "-V", "--version"):
+        main([word])
+        shown.append(capsys.readouterr().out)
+    assert shown[0] == shown[1] == shown[2]
+    assert "usage: algd COMMAND" in shown[0]
+    assert shown[3:] == 3 * [f"{algd.__version__}\n"]
+
+
+def test_hints_name_commands_that_exist(capsys):
+    said = fails(["train", "--quiet", "--stepz", "3"], capsys)
+    assert "--steps INT" in said
+    assert re.findall(r"algd [a-z- ]*--help", said) == ["algd train --help"]
+
+
+def test_a_log_file_has_a_line_for_each_row(tmp_path, capsys):
+    """Where the output is no terminal."""
+    words = RUN.replace(" --quiet", "").split()
+    main(["train", *words, "--out", str(tmp_path / "run"), *TINY.split()])
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split("/")[0] for line in lines] == ["0", "40", "80", "120", "160"]
+    assert "compiling" in lines[0]
+    assert "eval return" in lines[2]
+
+
+def test_a_finished_run_says_so(trained, capsys):
+    main(["resume", str(trained), "--quiet"])
+    assert f"all of its 160 steps. To go on: algd resume {trained}" in capsys.readouterr().out
+
+
+def test_one_episode_has_no_standard_error(trained, capsys):
+    main(["evaluate", str(trained), "--episodes", "1"])
+    assert "nan" not in capsys.readouterr().out.lower()
+
+
+def test_a_benchmark_names_its_columns_and_what_it_measures(monkeypatch, capsys):
+    def measured(presets, tell):
+        tell("algd-code in float32")
+        return [{"preset": "algd-code", "ms": 12.34567}, {"preset": "hj", "other": None}]
+
+    monkeypatch.setattr("algd.profiling.update.bench_update", measured)
+    main(["bench", "update"])
+    said = capsys.readouterr()
+    assert said.out == "preset        ms  other\nalgd-code  12.35  -\nhj             -  -\n"
+    assert said.err == "measuring algd-code in float32\n"
 
 
 def test_odd_numbers_for_an_evaluation(trained, capsys):
@@ -278,7 +424,7 @@ def test_numbers_are_those_of_python_whoever_gives_them(monkeypatch, tmp_path):
         "batch_size": 6e1,
     }
     algd.train(budget=np.array([7, 8]), out=tmp_path, horizon=np.array(5), **options)
-    words = "--steps 1e5 --seed 3 --budget 7 --budget 8 --horizon 5e0 algd --rho 2 --batch-size 6e1"
+    words = "--steps 1e5 --seed 3 --budget 7 8 --horizon 5e0 algd --rho 2 --batch-size 6e1"
     main(f"train --out {tmp_path} {words}".split())
     assert begun[0] == begun[1]
     settings, algorithm = begun[0]

@@ -65,7 +65,8 @@ def test_seeds_in_one_program_are_the_runs_of_their_own(name, tmp_path):
     """
     settings = dataclasses.replace(SHORT, steps=100)
     directories = [tmp_path / f"seed{i}" for i in range(2)]
-    runs = loop.train_seeds(settings, small(name), name, directories)
+    each = [dataclasses.replace(settings, seed=i) for i in range(2)]
+    runs = loop.train_seeds(each, small(name), name, directories)
     for i, run in enumerate(runs):
         alone = loop.train(
             dataclasses.replace(settings, seed=i), small(name), name, tmp_path / f"alone{i}"
@@ -84,14 +85,14 @@ def test_seeds_in_one_program_are_the_runs_of_their_own(name, tmp_path):
 def test_seeds_on_the_command_line(tmp_path, capsys):
     # The same preset and sizes as above, so that nothing is compiled again.
     sizes = " ".join(f"--{k.replace('_', '-')} {v}" for k, v in tiny("ppo-lag").items())
-    options = "--steps 80 --envs 2 --eval-every 80 --eval-episodes 2 --seed 5 --seeds 2 --quiet "
+    options = "--steps 80 --envs 2 --eval-every 80 --eval-episodes 2 --seeds 8 5 --quiet "
     options += "--env-options horizon=40"
     main(f"train {options} --out {tmp_path / 'many'} ppo-lag {sizes}".split())
-    actions = [load(tmp_path / "many" / f"seed{seed}").predict(np.full(17, 0.1)) for seed in (5, 6)]
+    actions = [load(tmp_path / "many" / f"seed{seed}").predict(np.full(17, 0.1)) for seed in (8, 5)]
     assert not np.array_equal(*actions)
     with pytest.raises(UserError, match="neither"):
         loop.train_seeds(
-            dataclasses.replace(SHORT, overlap=True),
+            2 * [dataclasses.replace(SHORT, overlap=True)],
             small("algd"),
             "algd",
             [tmp_path / "x", tmp_path / "y"],

@@ -166,7 +166,8 @@ def test_broken_steps_with_several_seeds(tmp_path):
         SHORT, env="Broken-v0", env_options=(), budget=(5.0,), bad_steps="drop"
     )
     folders = [tmp_path / str(seed) for seed in range(2)]
-    runs = loop.train_seeds(settings, small("ppo-lag"), "ppo-lag", folders)
+    each = [dataclasses.replace(settings, seed=seed) for seed in range(2)]
+    runs = loop.train_seeds(each, small("ppo-lag"), "ppo-lag", folders)
     for run in runs:
         assert run.rows("train")[-1]["dropped_steps"] > 0
         arrays = last_arrays(run)

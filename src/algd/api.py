@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from algd.algorithms import preset
+from algd.algorithms import canonical_preset, preset
 from algd.runs.checkpoint import Snapshot, read_snapshot
 from algd.runs.config import Settings, check_imported
 from algd.runs.directory import Run, directory_name
@@ -71,16 +71,15 @@ def defaults_of(
     Another task has a budget and options of its own; another preset its own hyperparameters.
     """
     if source is None:
-        name = algorithm or "algd"
+        name = canonical_preset(algorithm or "algd")
         return Settings(env=env or Settings.env), name, preset(name)
     settings = Settings(env=env or source.settings.env)
     if env in (None, source.settings.env):
         task = ("budget", "discounted_budget", "horizon", "env_options")
         kept = {field: getattr(source.settings, field) for field in task}
         settings = dataclasses.replace(settings, **kept)
-    if algorithm in (None, source.preset):
-        return settings, source.preset, source.algorithm
-    return settings, algorithm, preset(algorithm)
+    name = source.preset if algorithm is None else canonical_preset(algorithm)
+    return settings, name, source.algorithm if name == source.preset else preset(name)
 
 
 def run_to_end(
@@ -104,18 +103,18 @@ def run_seeds_to_end(
     settings: Settings,
     algorithm: Algorithm,
     name: str,
-    seeds: int,
+    seeds: Sequence[int],
     out: str | Path | None,
     report: Report,
 ) -> list[Run]:
     """Train several seeds in one program, each in a directory of its own, and draw their curves."""
-    each = [dataclasses.replace(settings, seed=settings.seed + i) for i in range(seeds)]
+    each = [dataclasses.replace(settings, seed=seed) for seed in seeds]
     directories = [
         Path(out) / f"seed{mine.seed}" if out is not None else free_directory(mine, name)
         for mine in each
     ]
     with drawn(directories):
-        return loop.train_seeds(settings, algorithm, name, directories, report)
+        return loop.train_seeds(each, algorithm, name, directories, report)
 
 
 @contextmanager

@@ -2,23 +2,38 @@
 
 import importlib
 import pkgutil
+from collections.abc import Iterator
+from typing import Any
 
 from algd.types import Algorithm, UserError, nearest
 
 
 def presets() -> dict[str, Algorithm]:
     """Every preset of every algorithm, by name."""
-    found: dict[str, Algorithm] = {}
+    return {name: value for module in _modules() for name, value in module.PRESETS.items()}
+
+
+def summaries() -> dict[str, str]:
+    """What each preset is, in a line."""
+    return {name: line for module in _modules() for name, line in module.SUMMARIES.items()}
+
+
+def _modules() -> Iterator[Any]:
     for module in pkgutil.iter_modules(__path__):
-        found |= importlib.import_module(f"{__name__}.{module.name}").PRESETS
-    return found
+        yield importlib.import_module(f"{__name__}.{module.name}")
 
 
 def preset(name: str) -> Algorithm:
     """The preset of that name."""
+    return presets()[canonical_preset(name)]
+
+
+def canonical_preset(given: str) -> str:
+    """The preset that is meant, whatever the case of its letters, or a message."""
     found = presets()
+    name = given.lower().replace("_", "-")
     if name not in found:
         raise UserError(
-            f"There is no preset {name!r}.{nearest(name, found)} `algd list` shows all of them."
+            f"There is no preset {given!r}.{nearest(name, found)} `algd list` shows all of them."
         )
-    return found[name]
+    return name

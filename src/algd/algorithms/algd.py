@@ -608,3 +608,12 @@ PRESETS = {
         AUTHORS, mask_cost=True, goal_is_terminal=False, timeout_is_terminal=True
     ),
 }
+SUMMARIES = {
+    "algd": "ALGD (augmented Lagrangian, diffusion policy) with our defaults",
+    "algd-scaled": "ALGD in units of the task's own, with a learnt temperature",
+    "lgd": "algd with the plain Lagrangian",
+    "algd-unconstrained": "algd without the constraint",
+    "algd-paper": "ALGD as the paper's text has it",
+    "algd-code": "ALGD as its authors' program has it on Safety-Gym tasks",
+    "algd-code-velocity": "ALGD as its authors' program has it on velocity tasks",
+}

@@ -434,3 +434,8 @@ RCRL = HJ(
 bounds Q_h."""
 
 PRESETS = {"hj": HJ(), "hj-paper": PAPER, "hj-rcrl": RCRL}
+SUMMARIES = {
+    "hj": "HJ reachability (RCRL): no cost in any step, whatever the budget",
+    "hj-paper": "hj with the schedule of ALGD's authors on Safety-Gym tasks",
+    "hj-rcrl": "hj as RCRL's repository has it on its quadrotor",
+}

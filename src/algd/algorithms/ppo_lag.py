@@ -505,3 +505,8 @@ PRESETS = {
     # For runs of some ten thousand steps: more, smaller updates.
     "ppo-lag-small": PPOLag(rollout_steps=2_000, passes=10, episode_window=20),
 }
+SUMMARIES = {
+    "ppo-lag": "PPO with a Lagrange multiplier, in rollouts of 20,000 steps",
+    "ppo-lag-pid": "ppo-lag with a PID rule for the multiplier",
+    "ppo-lag-small": "ppo-lag in rollouts of 2,000 steps, for short runs",
+}

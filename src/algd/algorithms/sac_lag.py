@@ -377,3 +377,17 @@ PRESETS = {
     # Beside ALGD: the ensemble and the batch that its paper gives every method.
     "cal-algd": replace(CAL, cost_ensemble=6, batch_size=256),
 }
+SUMMARIES = {
+    "sac-lag": "SAC with a Lagrange multiplier, on the schedule of algd",
+    "sac-auglag": "sac-lag with the augmented Lagrangian",
+    "sac": "sac-lag without the constraint",
+    "sac-lag-paper": "sac-lag with the schedule of ALGD's authors on Safety-Gym tasks",
+    "sac-auglag-paper": "sac-auglag with the schedule of ALGD's authors on Safety-Gym tasks",
+    "cal": "CAL as its authors' program has it on Safety-Gym tasks",
+    "cal-quick": "CAL on the schedule of algd, for short runs",
+    "cal-ant": "CAL as its authors' program has it on Ant",
+    "cal-halfcheetah": "CAL as its authors' program has it on HalfCheetah",
+    "cal-hopper": "CAL as its authors' program has it on Hopper",
+    "cal-humanoid": "CAL as its authors' program has it on Humanoid",
+    "cal-algd": "cal with the ensemble and batch that ALGD's paper gives every method",
+}

@@ -1,20 +1,46 @@
 """What the commands share: how options are parsed."""
 
+import dataclasses
 import sys
+from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
+from algd.runs.validation import option
+from algd.types import UserError
 
-def parse(kind: Any, arguments: list[str], command: str, *markers: Any) -> Any:
+
+def parse(kind: Any, arguments: list[str], command: str, default: Any = None) -> Any:
     """Parse with tyro, whose own complaints also end with the exit code 2."""
+    options = {} if default is None else {"default": default}
+    return _parse(kind, arguments, command, **options)
+
+
+def parse_known(kind: Any, arguments: list[str], command: str) -> tuple[Any, list[str]]:
+    """The same for a part of the options; the second value are the words that are left."""
+    return _parse(kind, arguments, command, return_unknown_args=True, add_help=False)
+
+
+def _parse(kind: Any, arguments: list[str], command: str, **how: Any) -> Any:
     import tyro
 
+    given = (word.partition("=")[0] for word in arguments if word.startswith("--"))
+    for word, times in Counter(word.replace("_", "-") for word in given).items():
+        if times > 1:
+            raise UserError(f"{word} is given twice. A list is written behind one: {word} A B.")
     registry = tyro.constructors.ConstructorRegistry()
     registry.primitive_rule(_whole_numbers)
-    config = (tyro.conf.OmitArgPrefixes, *markers)
+    config = (tyro.conf.OmitArgPrefixes,)
     prog = f"algd {command}"
-    return tyro.cli(kind, args=arguments, prog=prog, config=config, registry=registry)
+    return tyro.cli(kind, args=arguments, prog=prog, config=config, registry=registry, **how)
+
+
+def refuse_idle(chosen: Any, names: Iterable[str], why: str) -> None:
+    """Refuse options that would change nothing; `why` says when that is so."""
+    for field in dataclasses.fields(chosen):
+        if field.name in names and getattr(chosen, field.name) != field.default:
+            raise UserError(f"{option(field.name)} has no effect {why}.")
 
 
 def whole_number(text: str) -> int:

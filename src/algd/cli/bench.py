@@ -2,12 +2,14 @@
 
 import json
 import math
+import sys
 from dataclasses import dataclass
 
 import tyro
 
-from algd.algorithms import preset, presets
-from algd.cli.arguments import parse
+from algd.algorithms import canonical_preset, presets
+from algd.cli.arguments import parse, refuse_idle
+from algd.cli.terminal import table
 from algd.types import UserError, nearest
 
 
@@ -24,8 +26,8 @@ class Bench:
     """For train: how long each preset is measured, behind its compilation."""
     overlap: bool = False
     """For train: let the environments step while the device learns."""
-    seeds: int = 1
-    """For train: so many seeds in one program."""
+    seeds: tuple[int, ...] = (0,)
+    """For train: runs with these seeds in one program."""
     json: bool = False
     """Print JSON."""
 
@@ -33,34 +35,37 @@ class Bench:
 def run(arguments: list[str]) -> None:
     """`algd bench update --json`, `algd bench env --json`, `algd bench train --json`."""
     chosen = parse(Bench, arguments, "bench")
-    names = tuple(presets()) if chosen.presets == ("all",) else chosen.presets
-    for name in names:
-        preset(name)
+    names = presets() if chosen.presets == ("all",) else map(canonical_preset, chosen.presets)
+    names = tuple(names)
+    if chosen.what in ("update", "env"):
+        refuse_idle(chosen, ("seconds", "overlap", "seeds"), f"on `algd bench {chosen.what}`")
     if chosen.what == "update":
         from algd.profiling.update import bench_update
 
-        rows = bench_update(names or ("algd-code",))
+        rows = bench_update(names or ("algd-code",), measuring)
     elif chosen.what == "train":
         from algd.profiling.train import bench_train
         from algd.training.loop import Interrupted
 
         if not 0.0 < chosen.seconds < math.inf:
             raise UserError(f"--seconds must be positive, not {chosen.seconds}.")
-        if chosen.seeds < 1:
-            raise UserError(f"--seeds must be at least 1, not {chosen.seeds}.")
         try:
-            rows = bench_train(names, chosen.seconds, chosen.overlap, chosen.seeds)
+            rows = bench_train(names, chosen.seconds, chosen.overlap, chosen.seeds, measuring)
         except Interrupted as stop:
             raise KeyboardInterrupt from stop
     elif chosen.what == "env":
         from algd.profiling.env import bench_env
 
-        rows = bench_env()
+        refuse_idle(chosen, ("presets",), "on `algd bench env`")
+        rows = bench_env(tell=measuring)
     else:
         known = ("update", "env", "train")
         raise UserError(f"There is no benchmark {chosen.what!r}.{nearest(chosen.what, known)}")
-    if chosen.json:
-        print(json.dumps(rows))
-        return
-    for row in rows:
-        print("  ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{v}" for k, v in row.items()))
+    if not rows:
+        raise UserError("Gradient rounds are those of presets that learn from replay.")
+    print(json.dumps(rows) if chosen.json else table(rows))
+
+
+def measuring(what: str) -> None:
+    """Say what is being measured."""
+    print(f"measuring {what}", file=sys.stderr, flush=True)

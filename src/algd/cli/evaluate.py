@@ -10,7 +10,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from algd.cli.arguments import parse, search_here
+from algd.cli.arguments import parse, refuse_idle, search_here
 from algd.evaluation.acting import CANDIDATES
 from algd.evaluation.episodes import evaluate
 from algd.evaluation.policy import load
@@ -65,7 +65,7 @@ class Evaluate:
 
 def run(arguments: list[str]) -> None:
     """`algd evaluate RUN --episodes 100 --mode best --json`."""
-    chosen = parse(Evaluate, arguments, "evaluate", tyro.conf.UseAppendAction)
+    chosen = parse(Evaluate, arguments, "evaluate")
     for name in ("episodes", "candidates"):
         if getattr(chosen, name) < 1:
             raise UserError(f"--{name} must be at least 1, not {getattr(chosen, name)}.")
@@ -73,6 +73,8 @@ def run(arguments: list[str]) -> None:
         raise UserError(f"--seed must be from 0 to {2**31 - 1:,}, not {chosen.seed}.")
     if chosen.horizon is not None and chosen.horizon < 1:
         raise UserError(f"--horizon must be at least 1, not {chosen.horizon}.")
+    if chosen.mode != "best":
+        refuse_idle(chosen, ["candidates"], "without --mode best")
     if chosen.sampled and chosen.mode == "best":
         raise UserError("--sampled and --mode best exclude each other.")
     mode: Choice = "sampled" if chosen.sampled else chosen.mode

@@ -1,10 +1,14 @@
 """`algd list`."""
 
 from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
 
 from algd import envs
-from algd.algorithms import presets
+from algd.algorithms import summaries
 from algd.cli.arguments import parse
+from algd.cli.terminal import table
 
 
 @dataclass(frozen=True)
@@ -15,10 +19,24 @@ class List:
 def run(arguments: list[str]) -> None:
     """`algd list`."""
     parse(List, arguments, "list")
-    print("presets (algd train PRESET --help shows their settings):")
-    for name, value in presets().items():
-        summary = (type(value).__doc__ or "").splitlines()[0]
-        print(f"  {name:22s} {summary}")
-    print("tasks (algd train --env TASK):")
-    for name in envs.names():
-        print(f"  {name}")
+    print("Presets (algd train PRESET; algd help train PRESET shows their hyperparameters):\n")
+    print(table([{"preset": name, "what it is": line} for name, line in summaries().items()]))
+    print("\nTasks (algd train --env TASK):\n")
+    print(table([describe(name) for name in envs.names()]))
+    print("\nAny Gymnasium environment with a cost will do, too: docs/own_environment.md")
+
+
+def describe(name: str) -> dict[str, Any]:
+    """What there is to know of a task before it is chosen."""
+    env: Any = gymnasium.make(envs.find(name), disable_env_checker=True).unwrapped
+    (budget,) = env.budgets
+    limit = f"{budget.limit:g}{' (discounted)' if budget.discounted else ''}"
+    env.close()
+    return {
+        "task": name,
+        "observation": env.observation_space.shape[0],
+        "actions": env.action_space.shape[0],
+        "horizon": env.horizon,
+        "cost of a step": env.metadata["cost"],
+        "budget": limit,
+    }

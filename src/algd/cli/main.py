@@ -24,7 +24,7 @@ COMMANDS = {
 }
 USAGE = """algd: online safe reinforcement learning with diffusion policies
 
-usage: algd COMMAND [options]      algd COMMAND --help explains one command
+usage: algd COMMAND [options]      algd help COMMAND explains one command
 
 {commands}
 
@@ -39,10 +39,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _run(given: list[str]) -> None:
+    if given[:1] == ["help"]:
+        given = [*given[1:], "--help"]
     if not given or given[0] in ("-h", "--help"):
         print(USAGE.format(commands="\n".join(f"  {k:10s} {v}" for k, v in COMMANDS.items())))
         return
-    if given[0] == "--version":
+    if given[0] in ("-V", "--version", "version"):
         from algd import __version__
 
         print(__version__)

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 
 class progress_line:
-    """A line with steps, speed, time left, return, cost against the budget and lambda."""
+    """A line with steps, speed, time left, return, cost against the budget and lambda; where there
+    is no terminal, a line for each row of the log."""
 
     def __init__(self, quiet: bool) -> None:
         from rich.console import Console
@@ -21,10 +22,13 @@ class progress_line:
 
         self.live = Live(console=Console(stderr=True), refresh_per_second=4)
         self.quiet, self.shown = quiet, 0.0
+        self.rows: list[int] = []
 
     def __enter__(self) -> "Callable[[Progress], None]":
         if self.quiet:
             return lambda progress: None
+        if not self.live.console.is_terminal:
+            return self.log
         self.live.start()
         return self.show
 
@@ -36,12 +40,16 @@ class progress_line:
         self.shown = now
         self.live.update(progress_text(progress))
 
+    def log(self, progress: "Progress") -> None:
+        """Write the line if there is a new row."""
+        rows = [progress.latest.get(f"{kind}/step", -1) for kind in ("train", "eval")]
+        if rows != self.rows:
+            self.rows = rows
+            self.live.console.print(progress_text(progress), soft_wrap=True)
+
     def __exit__(self, *_: object) -> None:
-        if not self.quiet:
-            self.live.stop()
-            if not self.live.console.is_terminal:
-                # Written to a file, the last line is left open.
-                self.live.console.print()
+        # Does nothing if it was not started.
+        self.live.stop()
 
 
 def progress_text(progress: "Progress") -> str:

@@ -8,7 +8,7 @@ import tyro
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from algd.cli.arguments import parse
+from algd.cli.arguments import parse, refuse_idle
 from algd.cli.output import check_output
 from algd.runs.files import write_atomically
 from algd.runs.grouping import gather
@@ -43,6 +43,8 @@ class Report:
 def run(arguments: list[str]) -> None:
     """`algd report DIR... --out report.html`."""
     chosen = parse(Report, arguments, "report")
+    if not chosen.videos:
+        refuse_idle(chosen, ["episodes"], "without videos")
     if chosen.episodes < 1:
         raise UserError(f"--episodes must be at least 1, not {chosen.episodes}.")
     check_output(chosen.out, chosen.force, ("html", "htm"))

@@ -1,5 +1,6 @@
 """`algd reproduce NAME --scale smoke|cpu|paper --out DIR`."""
 
+import dataclasses
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from typing import Any
 
 import tyro
 
-from algd.cli.arguments import parse
+from algd.cli.arguments import parse, refuse_idle
 from algd.experiments.scale import Scale
 from algd.runs.files import make_directory
 from algd.sweeps.executors import Workers
@@ -47,6 +48,11 @@ class Reproduce:
 def run(arguments: list[str]) -> None:
     """`algd reproduce NAME --scale smoke|cpu|paper --out DIR`."""
     chosen = parse(Reproduce, arguments, "reproduce")
+    if chosen.scale != "paper":
+        refuse_idle(chosen, ["yes"], "at this scale, which does not ask")
+    if chosen.name in WITHOUT_RUNS:
+        fields = [field.name for field in dataclasses.fields(Workers)]
+        refuse_idle(chosen.workers, fields, f"on {chosen.name}, which trains nothing")
     out = chosen.out or Path("reproduced") / chosen.scale
     if chosen.name in (*OF_RUNS, *WITHOUT_RUNS):
         make_directory(out)

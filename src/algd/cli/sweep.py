@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from algd.cli.arguments import parse, search_here
+from algd.cli.arguments import parse, refuse_idle, search_here
 from algd.runs.config import check_imported
 from algd.sweeps.execution import Stopped, execute, plan, print_plan
 from algd.sweeps.executors import Workers
@@ -44,6 +44,8 @@ class Arguments:
 def run(arguments: list[str]) -> None:
     """`algd sweep --env DiffDrive --preset algd lgd --seeds 0 1 2 --set rho=0.5,1,2 --out DIR`."""
     chosen = parse(Arguments, arguments, "sweep")
+    if chosen.file is None:
+        refuse_idle(chosen, ["trust"], "without --file")
     search_here(chosen.env, chosen.trust)
     described = read_sweep(chosen.file) if chosen.file else Sweep()
     given = {name: getattr(chosen, name) for name in ("env", "preset", "seeds", "episodes")}

@@ -4,8 +4,9 @@ import codecs
 import io
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 SPELT = {"λ": "lambda", "±": "+-", "×": "x", "–": "-", "−": "-", "…": "...", "•": "*", "µ": "u"}
 
@@ -29,6 +30,27 @@ def considerate_output() -> Iterator[None]:
         os.dup2(nowhere, sys.stderr.fileno())
         # As a program that the signal ends.
         sys.exit(128 + 13)
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows under the names of their columns, as wide as they are; numbers stand to the right."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    lines = [names, *([_cell(row.get(name)) for name in names] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    numbers = [any(isinstance(row.get(name), int | float) for row in rows) for name in names]
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if number else cell.ljust(width)
+            for cell, width, number in zip(line, widths, numbers, strict=True)
+        ).rstrip()
+        for line in lines
+    )
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _spelt(error: UnicodeError) -> tuple[str, int]:

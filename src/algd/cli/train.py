@@ -1,22 +1,32 @@
-"""`algd train [options] [PRESET [hyperparameters]]`."""
+"""`algd train [PRESET] [options]`."""
 
-import dataclasses
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Generic, TypeVar
 
 import tyro
 
-from algd.algorithms import preset, presets
+from algd.algorithms import canonical_preset, presets
 from algd.api import defaults_of, run_seeds_to_end, run_to_end
-from algd.cli.arguments import parse, search_here
+from algd.cli.arguments import parse, parse_known, refuse_idle, search_here
 from algd.cli.progress import announce, interruptible, progress_line
 from algd.runs.checkpoint import read_snapshot
 from algd.runs.config import Settings, check_imported
+from algd.runs.directory import Run
 from algd.types import UserError
 
 MOST_SEEDS = 1_000
+A = TypeVar("A")
+
+
+@dataclass(frozen=True)
+class Names:
+    """What is read first: it decides the defaults of the rest, or could be taken for a preset."""
+
+    preset: str | None = None
+    start_from: Annotated[Path | None, tyro.conf.arg(name="from")] = None
+    env: str | None = None
+    out: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -25,113 +35,84 @@ class Output:
 
     out: Path | None = None
     """Directory of the run; by default a new one under runs/."""
-    seeds: int = 1
-    """Train as many runs in one program, with the seeds from --seed on, each in its directory."""
+    seeds: tuple[int, ...] = ()
+    """Train a run with each of these seeds, all in one program, each in a directory of its own."""
     quiet: bool = False
-    """Show no progress line."""
+    """Show no progress."""
     start_from: Annotated[Path | None, tyro.conf.arg(name="from")] = None
     """A run whose networks to start from; its task and algorithm are the defaults then."""
     trust: bool = False
     """Import the module that this run's own files name for its task: its code is run."""
 
 
+@dataclass(frozen=True)
+class Train(Generic[A]):
+    """Train a policy. `algd train PRESET --help` shows the hyperparameters of a preset."""
+
+    preset: tyro.conf.Positional[str]
+    """An algorithm with its hyperparameters, one of `algd list`; or --preset NAME."""
+    settings: Settings
+    output: Output
+    hyperparameters: A
+
+
 def run(arguments: list[str]) -> None:
-    """`algd train [options] [PRESET [hyperparameters]]`."""
-    found = presets()
-    named = preset_word(arguments)
-    if named is not None:
-        # A misspelt one is answered with the nearest name.
-        preset(named)
-    origin = only_value("--from", arguments)
-    source = read_snapshot(origin) if origin else None
-    defaults, default, algorithm = defaults_of(source, only_value("--env", arguments))
-    found[default] = algorithm
-    # What is repeated on the command line would be added to the source's values.
-    for option, field in (("--budget", "budget"), ("--env-options", "env_options")):
-        if values_of(option, arguments):
-            defaults = dataclasses.replace(defaults, **{field: ()})
-    options = tuple(
-        Annotated[type(value), tyro.conf.subcommand(name, default=value, prefix_name=False)]
-        for name, value in found.items()
+    """`algd train [PRESET] [options]`."""
+    names, words = parse_known(Names, arguments, "train")
+    named, words = without_preset(words)
+    named += [names.preset] if names.preset else []
+    if len(named) > 1:
+        raise UserError(f"A run trains one preset, not {' and '.join(named)}; see algd sweep.")
+    source = read_snapshot(names.start_from) if names.start_from else None
+    defaults, name, algorithm = defaults_of(
+        source, names.env, canonical_preset(named[0]) if named else None
     )
-    union: Any = options[0]
-    for option in options[1:]:
-        union = union | option
-
-    @dataclass(frozen=True)
-    class Train:
-        """Train a policy. Options of the run come before the preset, its own ones behind it."""
-
-        settings: Settings = defaults
-        output: Output = Output()
-        algorithm: union = dataclasses.field(  # pyright: ignore[reportInvalidTypeForm]
-            default_factory=lambda: algorithm
-        )
-        """The preset: an algorithm with its hyperparameters."""
-
-    # Lists are given by repeating the option: otherwise they would swallow the preset's name.
-    chosen = parse(Train, arguments, "train", tyro.conf.UseAppendAction)
-    name = named or default
-    settings, output = chosen.settings, chosen.output
-    typed = only_value("--env", arguments)
-    search_here([typed], output.trust)
-    if typed is None and not output.trust:
+    output = Output(out=names.out, start_from=names.start_from)
+    kind: Any = Train[type(algorithm)]
+    chosen = parse(kind, words, "train", Train(name, defaults, output, algorithm))
+    # A word that belongs to nothing is a misspelt preset.
+    canonical_preset(chosen.preset)
+    settings, output, algorithm = chosen.settings, chosen.output, chosen.hyperparameters
+    check_together(settings, output)
+    search_here([names.env], output.trust)
+    if names.env is None and not output.trust:
         check_imported(settings.env)
-    if output.seeds != 1 and source is not None:
-        raise UserError("--seeds does not go with --from.")
-    if not 1 <= output.seeds <= MOST_SEEDS:
-        raise UserError(f"--seeds must be from 1 to {MOST_SEEDS:,}, not {output.seeds}.")
-    if output.seeds > 1:
-        with progress_line(output.quiet) as report:
-            runs = interruptible(
-                lambda: run_seeds_to_end(
-                    settings, chosen.algorithm, name, output.seeds, output.out, report
-                )
-            )
-        for run in runs:
-            announce(run.directory)
-        return
     with progress_line(output.quiet) as report:
-        run = interruptible(
-            lambda: run_to_end(settings, chosen.algorithm, name, output.out, report, source)
-        )
-    announce(run.directory)
+
+        def train() -> list[Run]:
+            if output.seeds:
+                seeds, out = output.seeds, output.out
+                return run_seeds_to_end(settings, algorithm, name, seeds, out, report)
+            return [run_to_end(settings, algorithm, name, output.out, report, source)]
+
+        runs = interruptible(train)
+    for run in runs:
+        announce(run.directory)
 
 
-def preset_word(arguments: list[str]) -> str | None:
-    """The first word that is neither an option nor an option's value."""
-    flags = {
-        field.name.replace("_", "-")
-        for kind in (Settings, Output)
-        for field in dataclasses.fields(kind)
-        if field.type is bool
-    }
-    is_value = False
-    for word in arguments:
-        if is_value:
-            is_value = False
-        elif word.startswith("-"):
-            option = word.lstrip("-").replace("_", "-")
-            is_value = "=" not in word and option.removeprefix("no-") not in flags
-        else:
-            return word
-    return None
+def without_preset(words: list[str]) -> tuple[list[str], list[str]]:
+    """The words that name presets, and the others; no value of an option is such a name."""
+    found = presets()
+    named = [word for word in words if word.lower().replace("_", "-") in found]
+    if words and not words[0].startswith("-"):
+        # No option's value, so a misspelt one is answered with the nearest name.
+        canonical_preset(words[0])
+    return named, [word for word in words if word not in named]
 
 
-def values_of(option: str, arguments: list[str]) -> list[str]:
-    """What is given for an option, before tyro knows the defaults to parse with."""
-    found = []
-    for word, following in pairwise([*arguments, ""]):
-        if word == option:
-            found.append(following)
-        if word.startswith(f"{option}="):
-            found.append(word.removeprefix(f"{option}="))
-    return found
-
-
-def only_value(option: str, arguments: list[str]) -> str | None:
-    """The same for an option that can be given once."""
-    found = values_of(option, arguments)
-    if len(found) > 1:
-        raise UserError(f"{option} is given twice: {' and '.join(found)}.")
-    return found[0] if found else None
+def check_together(settings: Settings, output: Output) -> None:
+    """Refuse options that exclude each other, or that change nothing."""
+    if output.start_from is None:
+        refuse_idle(output, ["trust"], "without --from")
+    if not settings.budget:
+        refuse_idle(settings, ["discounted_budget"], "without --budget")
+    if not output.seeds:
+        return
+    if output.start_from is not None:
+        raise UserError("--seeds does not go with --from.")
+    if settings.seed != Settings.seed:
+        raise UserError("--seed does not go with --seeds, which names them all.")
+    if len(output.seeds) > MOST_SEEDS:
+        raise UserError(f"--seeds takes at most {MOST_SEEDS:,}, not {len(output.seeds):,}.")
+    if len(set(output.seeds)) < len(output.seeds):
+        raise UserError(f"--seeds names one twice: {' '.join(map(str, output.seeds))}.")

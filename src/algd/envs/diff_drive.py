@@ -42,7 +42,11 @@ HAZARD_RADII = np.array([CENTRE_HAZARD] + 3 * [SATELLITE_HAZARD])
 OBS_SIZE = 2 + 3 + 3 * len(HAZARD_RADII)
 HAZARD_BUDGET = Budget(20.0, name="hazards")
 ENERGY_BUDGET = Budget(100.0, name="energy")
-RENDERING: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": round(1 / TIME_STEP)}
+METADATA: dict[str, Any] = {
+    "render_modes": ["rgb_array"],
+    "render_fps": round(1 / TIME_STEP),
+    "cost": "1 in a hazard",
+}
 
 
 class DiffDriveVectorEnv(VectorEnv):
@@ -56,7 +60,7 @@ class DiffDriveVectorEnv(VectorEnv):
     another ``horizon`` have budgets in proportion.
     """
 
-    metadata = {**RENDERING, "autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
+    metadata = {**METADATA, "autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
 
     def __init__(
         self,
@@ -72,7 +76,7 @@ class DiffDriveVectorEnv(VectorEnv):
             )
         self.num_envs = num_envs
         self._autoreset = Autoreset(autoreset_mode, num_envs)
-        self.metadata = {**RENDERING, "autoreset_mode": self._autoreset.mode}
+        self.metadata = {**METADATA, "autoreset_mode": self._autoreset.mode}
         self.render_mode = render_mode
         self.cost_parts = cost_parts
         self.horizon = horizon
@@ -269,7 +273,7 @@ _STATE = (
 class DiffDriveEnv(gymnasium.Env):
     """One robot: a shell around the vector form with a single copy."""
 
-    metadata = RENDERING
+    metadata = METADATA
 
     def __init__(
         self, render_mode: str | None = None, cost_parts: bool = False, horizon: int = HORIZON

@@ -113,7 +113,9 @@ class VelocityEnv(gymnasium.Env):
             )
         # Its physics is not part of Gymnasium's type.
         self._body: Any = made.unwrapped
-        self.metadata = self._body.metadata
+        limit = self._task.threshold
+        cost = "the speed" if limit is None else f"1 above the speed {limit}"
+        self.metadata = {**self._body.metadata, "cost": cost}
         self.render_mode = render_mode
         self.action_space = self._body.action_space
         size = self._task.obs_size or self._body.observation_space.shape[0]

@@ -3,6 +3,7 @@
 # MuJoCo takes its names from compiled modules that pyright cannot see into.
 # pyright: reportAttributeAccessIssue=false
 
+import itertools
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -34,6 +35,7 @@ def bench_env(
     seconds: float = 2.0,
     env_ids: tuple[str, ...] = SAFETY_GYM_IDS,
     copies: tuple[int, ...] = (1, 16),
+    tell: Callable[[str], None] = lambda what: None,
 ) -> list[dict[str, Any]]:
     """Measure each environment with each number of copies for about ``seconds``.
 
@@ -43,7 +45,11 @@ def bench_env(
     loop on as many threads (``threads``). The two take turns in short rounds; given are the best
     round of each and the median of the rounds' ``ratio``. An environment without MuJoCo has None.
     """
-    return [bench_one(env_id, number, seconds) for env_id in env_ids for number in copies]
+    rows = []
+    for env_id, number in itertools.product(env_ids, copies):
+        tell(f"{number} x {env_id}")
+        rows.append(bench_one(env_id, number, seconds))
+    return rows
 
 
 def bench_one(env_id: str, copies: int, seconds: float) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import dataclasses
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -36,17 +37,25 @@ class Enough(Exception):
 
 
 def bench_train(
-    names: tuple[str, ...], seconds: float = 15.0, overlap: bool = False, seeds: int = 1
+    names: tuple[str, ...],
+    seconds: float = 15.0,
+    overlap: bool = False,
+    seeds: Sequence[int] = (0,),
+    tell: Callable[[str], None] = lambda what: None,
 ) -> list[dict[str, Any]]:
     """One row per preset: the share of each phase, and what is done per second, by all seeds.
 
     `update` is starting the gradient rounds, `waiting` what is left of them when the next action
     is wanted. The phases do not overlap each other; `explained` is their share of the wall clock.
     """
-    return [profile(name, seconds, overlap, seeds) for name in names or PRESETS]
+    rows = []
+    for name in names or PRESETS:
+        tell(f"{name} on {ENV}")
+        rows.append(profile(name, seconds, overlap, seeds))
+    return rows
 
 
-def profile(name: str, seconds: float, overlap: bool, seeds: int) -> dict[str, Any]:
+def profile(name: str, seconds: float, overlap: bool, seeds: Sequence[int]) -> dict[str, Any]:
     """Train for so many seconds behind the compilation."""
     algorithm: Algorithm = preset(name)
     if isinstance(algorithm, ReplayOptions):
@@ -65,21 +74,19 @@ def profile(name: str, seconds: float, overlap: bool, seeds: int) -> dict[str, A
             raise Enough
 
     with tempfile.TemporaryDirectory(prefix="bench-train-") as folder, suppress(Enough):
-        directories = [Path(folder) / f"run{i}" for i in range(seeds)]
-        if seeds == 1:
-            loop.train(settings, algorithm, name, directories[0], report)
-        else:
-            loop.train_seeds(settings, algorithm, name, directories, report)
+        each = [dataclasses.replace(settings, seed=seed) for seed in seeds]
+        directories = [Path(folder) / f"seed{seed}" for seed in seeds]
+        loop.train_seeds(each, algorithm, name, directories, report)
     (start, first), (end, last) = marks
     wall = end - start
     spent = {phase: last.spent.get(phase, 0.0) - first.spent.get(phase, 0.0) for phase in PHASES}
-    speed = seeds * (last.step - first.step) / wall
+    speed = len(seeds) * (last.step - first.step) / wall
     rounds = speed * algorithm.updates_per_step if isinstance(algorithm, ReplayOptions) else None
     return {
         "preset": name,
         "env": ENV,
         "overlap": overlap,
-        "seeds": seeds,
+        "seeds": len(seeds),
         "steps_per_second": speed,
         "rounds_per_second": rounds,
         **{phase: time / wall for phase, time in spent.items()},

@@ -132,10 +132,15 @@ def variants(preset_names: tuple[str, ...]) -> Iterator[tuple[str, str, Any]]:
             yield name, "bfloat16", dataclasses.replace(algorithm, energy_precision="bfloat16")
 
 
-def bench_update(preset_names: tuple[str, ...], turns: int = 21) -> list[dict[str, Any]]:
+def bench_update(
+    preset_names: tuple[str, ...],
+    tell: Callable[[str], None] = lambda what: None,
+    turns: int = 21,
+) -> list[dict[str, Any]]:
     """One row per preset and precision."""
     rows = []
     for name, precision, algorithm in variants(preset_names):
+        tell(f"{name} in {precision}")
         slack, binding, gflops = round_and_rate(algorithm, turns)
         row: dict[str, Any] = {
             "preset": name,

@@ -16,7 +16,7 @@ from algd import envs
 from algd.algorithms import preset
 from algd.networks.native import library
 from algd.runs.files import available_memory
-from algd.runs.validation import check_fields, check_hyperparameters, check_values
+from algd.runs.validation import check_fields, check_hyperparameters, check_values, fitted
 from algd.types import (
     Algorithm,
     Budget,
@@ -72,14 +72,15 @@ class Settings:
 
 
 def parse_options(options: tuple[str, ...]) -> dict[str, Any]:
-    """`name=value` pairs; a value is a JSON literal, or else a string."""
+    """`name=value` pairs; a value is a JSON literal (1e5 a whole number), or else a string."""
     parsed: dict[str, Any] = {}
     for option in options:
         name, equals, value = option.partition("=")
         if not equals:
             raise UserError(f"An environment option is written name=value, not {option!r}.")
         try:
-            parsed[name] = json.loads(value)
+            number = json.loads(value)
+            parsed[name] = number if "." in value else fitted(number, int)
         except ValueError:
             parsed[name] = value
     return parsed

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_origin, get_type_hints
 
-from algd.algorithms import preset
+from algd.algorithms import canonical_preset, preset
 from algd.runs.config import Settings, check, make_envs, parse_config
 from algd.runs.directory import Run, directory_name
-from algd.runs.validation import check_fields, fitted_fields
+from algd.runs.validation import check_fields, fitted, fitted_fields
 from algd.types import Algorithm, UserError, nearest
 
 
@@ -59,7 +59,7 @@ def jobs(sweep: Sweep, out: Path) -> list[Job]:
         for values in itertools.product(*sweep.settings.values())
     ]
     found = [
-        job(out, env, name, seed, chosen, varied, sweep.episodes)
+        job(out, env, canonical_preset(name), seed, chosen, varied, sweep.episodes)
         for seed, env, name, chosen in itertools.product(
             sweep.seeds, sweep.env, sweep.preset, combinations
         )
@@ -205,7 +205,7 @@ class _WrongType(Exception):
 def _sweep_from(content: dict[str, Any]) -> Sweep:
     def each(key: str, kind: type) -> tuple[Any, ...]:
         value = content[key]
-        items = value if isinstance(value, list) else [value]
+        items = [fitted(item, kind) for item in (value if isinstance(value, list) else [value])]
         if not items or not all(type(item) is kind for item in items):
             raise _WrongType(key, value)
         return tuple(items)
@@ -215,9 +215,9 @@ def _sweep_from(content: dict[str, Any]) -> Sweep:
         if key in content:
             given[key] = each(key, kind)
     if "episodes" in content:
-        if type(content["episodes"]) is not int:
+        given["episodes"] = fitted(content["episodes"], int)
+        if type(given["episodes"]) is not int:
             raise _WrongType("episodes", content["episodes"])
-        given["episodes"] = content["episodes"]
     table = content.get("set", {})
     if not isinstance(table, dict) or any(isinstance(value, dict) for value in table.values()):
         raise _WrongType("set", table)

@@ -90,13 +90,12 @@ def train(
 
     It starts from fresh networks, or from what another run has learnt.
     """
-    directories = [directory]
-    runs = train_seeds(settings, algorithm, name, directories, report, start_from, given, callbacks)
-    return runs[0]
+    each, directories = [settings], [directory]
+    return train_seeds(each, algorithm, name, directories, report, start_from, given, callbacks)[0]
 
 
 def train_seeds(
-    settings: Settings,
+    each: Sequence[Settings],
     algorithm: Algorithm,
     name: str,
     directories: Sequence[Path],
@@ -105,14 +104,13 @@ def train_seeds(
     given: Given = NOTHING_MORE,
     callbacks: Sequence[Callback] = (),
 ) -> list[Run]:
-    """Train as many runs as there are directories in one program, with the seeds from
-    `settings.seed` on; each is a run of its own, to be evaluated and continued like any other."""
-    check(settings, algorithm)
-    if len(directories) > 1 and (settings.overlap or settings.devices > 1):
+    """Train several runs in one program, which differ in their seeds and directories; each is a run
+    of its own, to be evaluated and continued like any other."""
+    for mine in each:
+        check(mine, algorithm)
+    settings = each[0]
+    if len(each) > 1 and (settings.overlap or settings.devices > 1):
         raise UserError("--seeds goes with neither --overlap nor --devices.")
-    seeds = range(settings.seed, settings.seed + len(directories))
-    each = [dataclasses.replace(settings, seed=seed) for seed in seeds]
-    check(each[-1], algorithm)
     with ExitStack() as stack:
         environments = []
         for mine in each:
@@ -133,13 +131,14 @@ def train_seeds(
                     "step": start_from.step,
                 }
             }
-        together = {"seeds": len(directories)} if len(directories) > 1 else {}
+        together = {"seeds": len(each)} if len(each) > 1 else {}
         runs = [create_run(directory) for directory in directories]
         for mine, run in zip(each, runs, strict=True):
             stack.enter_context(run.lock())
             with run.writing():
                 run.write_config(describe(mine, algorithm, name, spec) | origin | together)
-        setup = Setup(settings, algorithm, spec, tuple(runs), given)
+        others = tuple(mine.seed for mine in each[1:])
+        setup = Setup(settings, algorithm, spec, tuple(runs), given, others)
         state = start(setup, environments, start_from)
         _loop(setup, state, [LogPosition()] * len(runs), report, callbacks)
     return runs
@@ -188,6 +187,9 @@ def resume(
         setup = Setup(settings, algorithm, environments.spec, (run,))
         origin = config.get("started_from")
         state, position, notes = load_newest(setup, environments, origin)
+        if state.step >= settings.steps:
+            more = command("resume", directory, "--steps", 2 * settings.steps)
+            notes.append(f"The run has had all of its {settings.steps:,} steps. To go on: {more}")
         if not environments.exact_state:
             notes.append(
                 f"{settings.env} cannot save its state: the copies start fresh episodes, so the "

@@ -41,12 +41,18 @@ class Setup:
     spec: EnvSpec
     runs: tuple[Run, ...]
     given: Given = NOTHING_MORE
+    other_seeds: tuple[int, ...] = ()
     clock: Stopwatch = dataclasses.field(default_factory=Stopwatch)
 
     @property
     def seeds(self) -> int:
         """How many runs are trained in one program."""
         return len(self.runs)
+
+    @property
+    def seed_of(self) -> tuple[int, ...]:
+        """The seed of each run."""
+        return (self.settings.seed, *self.other_seeds)
 
     @cached_property
     def eval_envs(self) -> CostVectorEnv:
@@ -93,8 +99,8 @@ def start(
     """Before the first step, with fresh networks or those of another run."""
     settings, algorithm, spec = setup.settings, setup.algorithm, setup.spec
     learners, keys = [], []
-    for i in range(setup.seeds):
-        init_key, key = jax.random.split(jax.random.key(settings.seed + i))
+    for seed in setup.seed_of:
+        init_key, key = jax.random.split(jax.random.key(seed))
         learner = fresh_state(algorithm, spec, init_key)
         learners.append(learner if source is None else warm_start(source, learner))
         keys.append(key)
@@ -111,7 +117,7 @@ def start(
         rollout=(),
         pending=None,
         metrics={},
-        obs=stack([env.reset(settings.seed + i) for i, env in enumerate(envs)]),
+        obs=stack([env.reset(seed) for seed, env in zip(setup.seed_of, envs, strict=True)]),
         envs=tuple(envs),
         statistics=tuple(no_episodes(spec, settings.envs) for _ in learners),
         stored=(0,) * setup.seeds,

@@ -260,7 +260,9 @@ def evaluate(
     try:
         for i, learner in enumerate(split(state.learner, setup.seeds)):
             envs = borrowed[i] if borrowed else setup.eval_envs
-            judged = _or_diverged(state, partial(_judge, setup, learner, envs, i, wanted))
+            judged = _or_diverged(
+                state, partial(_judge, setup, learner, envs, setup.seed_of[i], wanted)
+            )
             rows.append({"kind": "eval", "step": state.step, **evaluation_row(judged, setup.spec)})
     except Cut:
         rows = []
@@ -279,7 +281,7 @@ def _judge(
         learner,
         envs,
         settings.eval_episodes,
-        _random_seed(settings.seed + seed, 1),
+        _random_seed(seed, 1),
         discount=setup.algorithm.cost_discount,
         bad_steps=settings.bad_steps,
         wanted=wanted,
@@ -291,8 +293,8 @@ def fresh_episodes(setup: Setup, state: TrainState) -> TrainState:
     follow one another."""
     if all(env.exact_state for env in state.envs):
         return state
-    seed, everywhere = setup.settings.seed, np.ones(setup.settings.envs, bool)
-    seeds = [_random_seed(seed + i, 2, state.step) for i in range(setup.seeds)]
+    everywhere = np.ones(setup.settings.envs, bool)
+    seeds = [_random_seed(seed, 2, state.step) for seed in setup.seed_of]
     return state._replace(
         obs=stack([env.reset(own) for env, own in zip(state.envs, seeds, strict=True)]),
         rollout=(),

@@ -47,7 +47,8 @@ class SafetyGymEnv(gymnasium.Env[np.ndarray, np.ndarray]):
         self.horizon = HORIZON
         self.cost_parts = cost_parts
         self.render_mode = check_render_mode(render_mode)
-        self.metadata = {**self.metadata, "render_fps": frames_per_second(found)}
+        cost = f"1 at {', '.join(found.parts).replace('buttons', 'wrong buttons')}"
+        self.metadata = {**self.metadata, "render_fps": frames_per_second(found), "cost": cost}
         self._painter = Painter(renderer)
         self._running = False
 
