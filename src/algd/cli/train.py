@@ -49,7 +49,7 @@ class Output:
 class Train(Generic[A]):
     """Train a policy. `algd train PRESET --help` shows the hyperparameters of a preset."""
 
-    preset: tyro.conf.Positional[str]
+    preset: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="[PRESET]")]
     """An algorithm with its hyperparameters, one of `algd list`; or --preset NAME."""
     settings: Settings
     output: Output
