@@ -1,6 +1,10 @@
 """Pictures of runs: which runs are drawn together, which numbers, and whether they can be seen."""
 
+import runpy
+import subprocess
+import sys
 from itertools import combinations
+from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -291,3 +295,15 @@ def test_command_draws_the_rest_and_never_overwrites(runs, tmp_path, capsys):
         assert message in capsys.readouterr().err
     assert out.read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["scatter.png"]
+
+
+def test_the_benchmark_is_drawn_again_from_its_rows(tmp_path):
+    root = Path(__file__).parent.parent
+    script, data = root / "scripts" / "draw_again.py", root / "docs" / "data"
+    subprocess.run([sys.executable, str(script), str(data), str(tmp_path)], check=True)
+    for name in ("benchmark.png", "on_policy.png"):
+        with Image.open(tmp_path / name) as drawn:
+            assert len(drawn.convert("RGB").getcolors(2**24) or ()) > 100
+    groups = runpy.run_path(str(script))["recorded_tasks"](data)["DiffDrive"]
+    assert {len(runs) for runs in groups.values()} == {5}
+    assert {run.lines[-1]["step"] for runs in groups.values() for run in runs} == {20_000}
