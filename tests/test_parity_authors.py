@@ -82,6 +82,9 @@ class Case:
             low=jnp.asarray(hyper["low"]),
             high=jnp.asarray(hyper["high"]),
             rounds=jnp.zeros((), jnp.int32),
+            units=None,
+            temperature=None,
+            episode_scale=jnp.ones(1),
         )
 
 

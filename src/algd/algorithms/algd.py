@@ -6,9 +6,8 @@ each preset chooses is in docs/differences.md.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,13 +17,12 @@ from algd.networks.adam import adam_step, init_moments
 from algd.networks.gaussian import Temperature
 from algd.networks.layers import bfloat16_product
 from algd.networks.numpy_policy import Diffusion, PolicyData
-from algd.networks.portable import folded, lagrangian_critics, of_layers
+from algd.networks.portable import folded, of_layers
 from algd.networks.score import ScoreNetwork
 from algd.objectives.bounding import BOUNDING, Bounding, BoundsName, Box, log_slope
 from algd.objectives.critic_learning import (
-    CriticOptions,
+    PrimalDualState,
     assess,
-    budget_unit,
     critic_step,
     dimensionless,
     init_critics,
@@ -42,11 +40,18 @@ from algd.objectives.diffusion import (
     path_entropy,
     reverse_chain,
 )
-from algd.objectives.dual_ascent import DualOptions, feedback, rule
-from algd.objectives.lagrangians import augmented_lagrangian, lagrangian
-from algd.objectives.multipliers import DualState
-from algd.objectives.normalisation import Units
-from algd.objectives.td_targets import Critics, clipped_value, pessimistic_cost
+from algd.objectives.dual_ascent import (
+    PrimalDualOptions,
+    dual_step,
+    feedback,
+    multiplier,
+    objective,
+    portable,
+    rule,
+)
+from algd.objectives.lagrangians import energy_of
+from algd.objectives.multipliers import Dual
+from algd.objectives.td_targets import clipped_value, pessimistic_cost
 from algd.types import (
     Assessment,
     EnvSpec,
@@ -60,26 +65,11 @@ from algd.types import (
 )
 
 
-class State(eqx.Module):
+class State(PrimalDualState):
     """Everything that learning changes, and the task's limits and action box."""
 
     score: ScoreNetwork
-    q: Critics
-    qc: Critics
-    target_q: Critics | None
-    target_qc: Critics | None
     score_moments: tuple
-    q_moments: tuple
-    qc_moments: tuple
-    dual: DualState
-    limit: Float[Array, " constraints"]
-    low: Float[Array, " action"]
-    high: Float[Array, " action"]
-    rounds: Int[Array, ""]
-    units: Units | None = None
-    temperature: Temperature | None = None
-    episode_scale: Float[Array, " constraints"] | None = None
-    """Takes an episode's cost to the critics' scale."""
 
 
 class Draws(NamedTuple):
@@ -95,17 +85,13 @@ class Draws(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ALGD(CriticOptions, DualOptions):
+class ALGD(PrimalDualOptions):
     """Augmented-Lagrangian-guided diffusion.
 
     The defaults are the preset `algd`. Symbols of the paper: lambda is `lam`, h the `limit`, tau
     the level `k`, K `denoise_steps`, N `mc_samples`, M `cost_ensemble`.
     """
 
-    energy: Literal["augmented", "plain", "reward"] = "augmented"
-    """L_A of the paper, the plain Lagrangian (LGD), or -Q alone (no constraint)."""
-    rho: Positive = 1.0
-    """Strength of the quadratic penalty in L_A."""
     beta: Positive = 0.1
     """Temperature of the Boltzmann policy exp(-L/beta), at the start if it is learnt."""
     temperature: Literal["score", "fixed", "learnt"] = "score"
@@ -179,17 +165,11 @@ class ALGD(CriticOptions, DualOptions):
             score_key,
             outputs=1 if self.head == "score" else 2,
         )
-        limit = jnp.asarray(spec.critic_limits(self.cost_discount))
         return State(
             score=score,
             score_moments=init_moments(score),
-            dual=self._dual.init(jnp.full_like(limit, self.initial_lam)),
-            limit=limit,
-            low=jnp.asarray(spec.action_low, jnp.float32),
-            high=jnp.asarray(spec.action_high, jnp.float32),
-            rounds=jnp.zeros((), jnp.int32),
+            dual=self._dual.init(jnp.full(len(spec.budgets), self.initial_lam, jnp.float32)),
             temperature=Temperature.create(self.beta) if self.temperature == "learnt" else None,
-            episode_scale=jnp.asarray(spec.episode_scales(self.cost_discount)),
             **init_critics(self, spec, q_key, qc_key),
         )
 
@@ -215,40 +195,24 @@ class ALGD(CriticOptions, DualOptions):
         self, state: State, obs: Float[Array, " obs"], action: Float[Array, " action"]
     ) -> Float[Array, ""]:
         """The energy of an action: of several, the lowest is the best."""
-        q, qc, limit = dimensionless(self, state)
-        inputs = (standardised(state, obs)[None], action[None])
-        cost = pessimistic_cost(qc(*inputs)[:, 0], self.cost_spread)
-        return self._energy(clipped_value(q(*inputs)[:, 0, 0]), cost, state.dual.lam, limit)
+        return objective(self, state, obs, action)
 
     def portable(self, state: State) -> PolicyData:
         """The chain and the energy as plain arrays of raw observations."""
         schedule, scales = self._schedule
-        q, qc, limit = dimensionless(self, state)
         normal = self.head == "gaussian"
-        return PolicyData(
-            policy=Diffusion(
-                network=of_layers(folded(state.score, state.units).layers, "relu"),
-                embedding=np.asarray(state.score.time_embedding),
-                drift=schedule.delta_sigma2.astype(np.float32),
-                scales=scales.astype(np.float32),
-                start=float(schedule.sigmas[-1]),
-                squash="clip" if self.bounds == "clip" else "tanh",
-                always_sampled=self.deterministic == "sample",
-                levels=schedule.sigmas.astype(np.float32) if normal else None,
-                log_bounds=np.asarray(LOG_DEVIATION_BOUNDS, np.float32) if normal else None,
-            ),
-            critics=lagrangian_critics(
-                folded(q, state.units),
-                folded(qc, state.units),
-                self.energy,
-                np.asarray(state.dual.lam),
-                np.asarray(limit),
-                self.rho,
-                self.cost_spread,
-            ),
-            low=np.asarray(state.low),
-            high=np.asarray(state.high),
+        policy = Diffusion(
+            network=of_layers(folded(state.score, state.units).layers, "relu"),
+            embedding=np.asarray(state.score.time_embedding),
+            drift=schedule.delta_sigma2.astype(np.float32),
+            scales=scales.astype(np.float32),
+            start=float(schedule.sigmas[-1]),
+            squash="clip" if self.bounds == "clip" else "tanh",
+            always_sampled=self.deterministic == "sample",
+            levels=schedule.sigmas.astype(np.float32) if normal else None,
+            log_bounds=np.asarray(LOG_DEVIATION_BOUNDS, np.float32) if normal else None,
         )
+        return portable(self, state, policy)
 
     # --- Algorithm 1 --------------------------------------------------------------------------
 
@@ -261,9 +225,8 @@ class ALGD(CriticOptions, DualOptions):
         state, batch = measure(self, state, batch)
         state, of_critics = self._critic_step(state, batch, draws)
         state, of_policy = self._policy_step(state, batch, draws)
-        unconstrained = self.energy == "reward"
-        lam = jnp.zeros_like(state.dual.lam) if unconstrained else state.dual.lam
-        return targets_follow(self, state), of_critics | of_policy | {"lam": lam}
+        metrics = of_critics | of_policy | {"lam": multiplier(self, state)}
+        return targets_follow(self, state), metrics
 
     def _critic_step(self, state: State, batch: Transition, draws: Draws) -> tuple[State, Metrics]:
         """TD targets at an action of the policy, one Adam step for each ensemble."""
@@ -277,7 +240,7 @@ class ALGD(CriticOptions, DualOptions):
 
         def step(state: State) -> tuple[State, Metrics]:
             state, qc, of_score = self._score_step(state, batch, draws)
-            state, of_dual = self._dual_step(state, qc)
+            state, of_dual = dual_step(self, self._dual, state, qc)
             return state, of_score | of_dual
 
         if self.policy_every == 1:
@@ -343,21 +306,6 @@ class ALGD(CriticOptions, DualOptions):
         state = replace(state, score=score, score_moments=moments, temperature=temperature)
         return state, qc, metrics
 
-    def _dual_step(
-        self, state: State, qc: Float[Array, "batch constraints"]
-    ) -> tuple[State, Metrics]:
-        """Ascend on the mean violation of the critics, if they are what the multiplier follows."""
-        limit = dimensionless(self, state)[2]
-        dual = state.dual
-        # Without a constraint nothing holds the violation back: the multiplier would never end.
-        if self.energy != "reward" and self.dual_signal == "critics":
-            dual = self._dual.step(dual, jnp.mean(qc, axis=0) - limit)
-        metrics = {
-            "qc_mean": jnp.mean(qc, axis=0),
-            "violation": jnp.mean(jnp.maximum(qc - limit, 0.0), axis=0),
-        }
-        return replace(state, dual=dual), metrics
-
     def feedback(
         self,
         state: State,
@@ -365,10 +313,7 @@ class ALGD(CriticOptions, DualOptions):
         ended: Int[Array, " envs"],
     ) -> State:
         """What the training episodes that ended have cost, in the budgets' own units."""
-        if self.energy == "reward" or self.dual_signal == "critics":
-            return state
-        unit = budget_unit(self, state)
-        return feedback(self, self._dual, state, episode_costs, ended, unit)
+        return feedback(self, self._dual, state, episode_costs, ended)
 
     # --- the policy ---------------------------------------------------------------------------
 
@@ -446,19 +391,6 @@ class ALGD(CriticOptions, DualOptions):
 
     # --- energies ----------------------------------------------------------------------------
 
-    def _energy(
-        self,
-        q: Float[Array, ""],
-        qc: Float[Array, " constraints"],
-        lam: Float[Array, " constraints"],
-        limit: Float[Array, " constraints"],
-    ) -> Float[Array, ""]:
-        if self.energy == "augmented":
-            return augmented_lagrangian(q, qc, lam, limit, self.rho)
-        if self.energy == "plain":
-            return lagrangian(q, qc, lam, limit)
-        return -q
-
     def _energies(
         self, state: State, batch: Transition, action: Array, proposed: Array
     ) -> tuple[
@@ -476,8 +408,8 @@ class ALGD(CriticOptions, DualOptions):
 
         def total(qs: Array, qcs: Array) -> tuple[Array, tuple[Array, Array]]:
             q, qc = clipped_value(qs[..., 0]), pessimistic_cost(qcs, self.cost_spread)
-            by_point = jax.vmap(jax.vmap(self._energy, (0, 0, None, None)), (0, 0, None, None))
-            energies = by_point(q, qc, lam, limit)
+            energy = lambda q, qc: energy_of(self.energy, q, qc, lam, limit, self.rho)  # noqa: E731
+            energies = jax.vmap(jax.vmap(energy))(q, qc)
             # Rows do not interact: the gradient of the sum is each row's own gradient.
             return jnp.sum(energies), (energies, qc)
 
@@ -490,7 +422,7 @@ class ALGD(CriticOptions, DualOptions):
         return energies, grads, pessimistic_cost(replayed, self.cost_spread)
 
     @property
-    def _dual(self) -> Any:
+    def _dual(self) -> Dual:
         return rule(self, hinge=self.rho if self.energy == "augmented" else 0.0)
 
     def draw(self, action_shape: tuple[int, ...], key: PRNGKeyArray) -> Draws:
@@ -546,15 +478,11 @@ PAPER = ALGD(
 )
 """The text, literally; beta, the dual rate and the prefill, which it does not give, are ours."""
 
-AUTHORS = ALGD(
-    noise_power=0.0,
-    cost_floor=False,
-    score_rate=3e-4,
-    batch_size=256,
-    critic_hidden=256,
-    beta=1.0,
+AUTHORS = replace(
+    PAPER,
     sigma_min=0.01,
     sigma_max=1.0,
+    last_step_noise=False,
     bounds="tanh",
     energy_weight=1.0,
     score_weight=0.1,
@@ -566,16 +494,12 @@ AUTHORS = ALGD(
     cost_spread=1.0,
     cost_target="own",
     mask_reward=True,
-    mask_cost=False,
     goal_is_terminal=True,
     dual="log-adam",
-    dual_rate=3e-4,
-    critic_rate=3e-4,
-    polyak=0.005,
     polyak_every=2,
     prefill=5_000,
-    updates_per_step=10.0,
     throttle=5,
+    deterministic="zero-noise",
 )
 """What the authors' program does on the Safety-Gym tasks."""
 

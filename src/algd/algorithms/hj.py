@@ -14,16 +14,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from algd.networks.adam import adam_step, clip_norm, decayed_rate, init_moments
+from algd.networks.adam import adam_step, decayed_rate, init_moments
 from algd.networks.critics import CriticEnsemble
-from algd.networks.gaussian import Temperature, gaussian_head, tanh_policy, tanh_sample
+from algd.networks.gaussian import Temperature
 from algd.networks.layers import MLP, he_normal
 from algd.networks.numpy_policy import Critics, PolicyData
 from algd.networks.portable import network, tanh_gaussian
+from algd.objectives import soft_actor
+from algd.objectives.critic_learning import ReturnCriticOptions, return_regression
+from algd.objectives.soft_actor import SoftActorOptions, sample, temperature_step
 from algd.objectives.td_targets import (
     bootstrap_mask,
     clipped_value,
-    double_q_target,
     polyak,
     reachability_target,
     td_regression,
@@ -40,7 +42,6 @@ from algd.types import (
     Mode,
     NonNegative,
     Positive,
-    ReplayOptions,
     Transition,
     Width,
 )
@@ -74,7 +75,7 @@ class Draws(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HJ(ReplayOptions):
+class HJ(ReturnCriticOptions, SoftActorOptions):
     """Reachability-constrained actor-critic.
 
     The defaults are the preset `hj`: the schedule of the preset `algd`, with the penalty held back
@@ -98,12 +99,6 @@ class HJ(ReplayOptions):
 
     safety_ensemble: Members = 6
     """M, members of the ensemble whose mean is Q_h."""
-    mask_reward: bool = True
-    """Whether a terminal step cuts the bootstrap of the return."""
-    goal_is_terminal: bool = False
-    """Treat a met goal as terminal for the return although the episode goes on."""
-    timeout_is_terminal: bool = False
-    """Treat the time limit as terminal."""
 
     multiplier_bound: NonNegative = 0.0
     """If positive, the multiplier is bound / 2 * (1 + tanh), else a softplus without bound."""
@@ -116,27 +111,13 @@ class HJ(ReplayOptions):
     multiplier_every: int = 12
     """Gradient rounds between two steps of the multiplier."""
 
-    learn_alpha: bool = True
-    """Whether the entropy's weight is learnt, or stays at its initial value."""
-    initial_alpha: Positive = 0.1
-    """Weight of the entropy before the first step."""
-    entropy_per_action: float = -1.0
-    """The entropy aimed at, per action coordinate."""
     log_std_bounds: Annotated[tuple[LogStd, LogStd], Ascending] = (-5.0, 1.0)
-    """Bounds of the policy's log-std."""
-
-    critic_rate: Positive = 1e-3
-    """Adam step size of all critics."""
     final_critic_rate: Positive = 1e-3
-    """The same at the end of the decay."""
-    actor_rate: Positive = 1e-3
-    """Adam step size of the policy."""
+    """That of the critics at the end of the decay."""
     final_actor_rate: Positive = 1e-3
-    """The same at the end of the decay."""
-    alpha_rate: Positive = 1e-3
-    """Adam step size of the entropy weight's logarithm."""
+    """That of the policy at the end of the decay."""
     final_alpha_rate: Positive = 1e-3
-    """The same at the end of the decay."""
+    """That of the entropy's weight at the end of the decay."""
     multiplier_rate: Positive = 1e-4
     """Adam step size of the multiplier's network."""
     final_multiplier_rate: Positive = 1e-4
@@ -151,8 +132,6 @@ class HJ(ReplayOptions):
     """Rate at which target critics follow, when the policy steps."""
     actor_hidden: Width = 128
     """Width of the two hidden layers of policy and multiplier."""
-    critic_hidden: Width = 128
-    """Width of the critics' two hidden layers."""
 
     def init(self, spec: EnvSpec, key: PRNGKeyArray) -> State:
         """ELU networks with He-normal weights, targets equal to them."""
@@ -192,11 +171,7 @@ class HJ(ReplayOptions):
         self, state: State, obs: Float[Array, " obs"], key: PRNGKeyArray, mode: Mode
     ) -> tuple[Float[Array, " action"], dict[str, Array]]:
         """A sample of the squashed Gaussian, or the tanh of its mean."""
-        noise = jax.random.normal(key, state.low.shape)
-        if mode == "deterministic":
-            noise = jnp.zeros_like(noise)
-        gaussian = gaussian_head(state.actor, obs, self.log_std_bounds)
-        return tanh_sample(gaussian, noise, state.low, state.high)[0], {}
+        return soft_actor.act(self, state.actor, obs, (state.low, state.high), key, mode), {}
 
     def assess(
         self, state: State, obs: Float[Array, " obs"], action: Float[Array, " action"]
@@ -236,37 +211,27 @@ class HJ(ReplayOptions):
     def update_with(self, state: State, batch: Transition, draws: Draws) -> tuple[State, Metrics]:
         """One gradient round with given random numbers."""
         # Critics, every round: the soft return, and the largest constraint value ahead.
-        next_action, next_log_prob = self._sample(
-            state.actor, batch.next_obs, draws.next_noise, state
-        )
-        keep = bootstrap_mask(
-            batch, self.mask_reward, self.goal_is_terminal, self.timeout_is_terminal
-        )
-        bonus = -state.temperature.alpha * next_log_prob
-        target = double_q_target(batch.reward, keep, self.discount, bonus)
-        weight = 1.0 / len(batch.reward)
-        of_q = td_regression(state.q, state.target_q, batch, next_action, target, weight)
+        box = (state.low, state.high)
+        next_action, log_prob = sample(self, state.actor, batch.next_obs, draws.next_noise, box)
+        bonus = -state.temperature.alpha * log_prob
+        of_q = return_regression(self, state.q, state.target_q, batch, next_action, bonus)
 
         keep = bootstrap_mask(batch, timeout_is_terminal=self.timeout_is_terminal)
-        gamma = self._safety_discount(state.rounds)
+        gammas = (self.safety_discount, self.final_safety_discount)
+        gamma = decayed_rate(*gammas, state.rounds, self.anneal_rounds)
         margin = self.constraint(batch.margin)
 
         def ahead(following: Float[Array, "members batch 1"]) -> Array:
             values = jax.vmap(lambda qh: reachability_target(margin, keep, gamma, qh))
             return values(following[..., 0])[..., None]
 
-        weight = weight / state.qh.members
+        weight = 1.0 / len(batch.reward) / state.qh.members
         of_qh = td_regression(state.qh, state.target_qh, batch, next_action, ahead, weight)
 
-        rate = decayed_rate(
-            self.critic_rate, self.final_critic_rate, state.rounds, self.decay_rounds
-        )
-        q, q_moments = adam_step(
-            state.q, clip_norm(of_q.grads, self.grad_clip), state.q_moments, rate
-        )
-        qh, qh_moments = adam_step(
-            state.qh, clip_norm(of_qh.grads, self.grad_clip), state.qh_moments, rate
-        )
+        rate = self._rate(self.critic_rate, self.final_critic_rate, state)
+        clip = self.grad_clip
+        q, q_moments = adam_step(state.q, of_q.grads, state.q_moments, rate, clip=clip)
+        qh, qh_moments = adam_step(state.qh, of_qh.grads, state.qh_moments, rate, clip=clip)
         state = replace(state, q=q, q_moments=q_moments, qh=qh, qh_moments=qh_moments)
 
         # Policy, temperature and targets on the second time scale, multiplier on the third.
@@ -314,28 +279,23 @@ class HJ(ReplayOptions):
 
     def _policy_step(self, state: State, batch: Transition, draws: Draws) -> State:
         r"""Descend $\mathrm{mean}[\alpha\log\pi - \min_j Q_j + \lambda_\xi(s)\,Q_h]$."""
-        alpha = state.temperature.alpha
+        alpha, box = state.temperature.alpha, (state.low, state.high)
         active = (state.rounds >= self.penalty_start).astype(batch.reward.dtype)
         lam = active * self.lam(state.multiplier, batch.obs)
 
         def loss(actor: MLP) -> tuple[Array, Array]:
-            action, log_prob = self._sample(actor, batch.obs, draws.noise, state)
+            action, log_prob = sample(self, actor, batch.obs, draws.noise, box)
             q = clipped_value(state.q(batch.obs, action)[..., 0])
             qh = jnp.mean(state.qh(batch.obs, action)[..., 0], axis=0)
             return jnp.mean(alpha * log_prob - q + lam * qh), log_prob
 
         grads, log_prob = jax.grad(loss, has_aux=True)(state.actor)
-        rate = decayed_rate(self.actor_rate, self.final_actor_rate, state.rounds, self.decay_rounds)
-        actor, moments = adam_step(
-            state.actor, clip_norm(grads, self.grad_clip), state.actor_moments, rate
-        )
-        temperature = state.temperature
-        if self.learn_alpha:
-            target_entropy = self.entropy_per_action * batch.action.shape[-1]
-            rate = decayed_rate(
-                self.alpha_rate, self.final_alpha_rate, state.rounds, self.decay_rounds
-            )
-            temperature = temperature.step(log_prob, target_entropy, rate)
+        rate = self._rate(self.actor_rate, self.final_actor_rate, state)
+        clip = self.grad_clip
+        actor, moments = adam_step(state.actor, grads, state.actor_moments, rate, clip=clip)
+        rate = self._rate(self.alpha_rate, self.final_alpha_rate, state)
+        size = batch.action.shape[-1]
+        temperature = temperature_step(self, state.temperature, log_prob, size, rate)
         return replace(
             state,
             actor=actor,
@@ -347,35 +307,17 @@ class HJ(ReplayOptions):
 
     def _multiplier_step(self, state: State, batch: Transition, draws: Draws) -> State:
         r"""Ascend $\mathrm{mean}[\lambda_\xi(s)\,\mathrm{clip}(Q_h(s, a_\pi))]$."""
-        action, _ = self._sample(state.actor, batch.obs, draws.noise, state)
+        action, _ = sample(self, state.actor, batch.obs, draws.noise, (state.low, state.high))
         qh = jnp.mean(state.qh(batch.obs, action)[..., 0], axis=0)
         penalty = jnp.clip(qh, *self.penalty_range)
         grads = jax.grad(lambda xi: -jnp.mean(self.lam(xi, batch.obs) * penalty))(state.multiplier)
-        rate = decayed_rate(
-            self.multiplier_rate, self.final_multiplier_rate, state.rounds, self.decay_rounds
-        )
-        multiplier, moments = adam_step(
-            state.multiplier,
-            clip_norm(grads, self.multiplier_grad_clip),
-            state.multiplier_moments,
-            rate,
-        )
+        rate = self._rate(self.multiplier_rate, self.final_multiplier_rate, state)
+        own, clip = state.multiplier_moments, self.multiplier_grad_clip
+        multiplier, moments = adam_step(state.multiplier, grads, own, rate, clip=clip)
         return replace(state, multiplier=multiplier, multiplier_moments=moments)
 
-    def _safety_discount(self, rounds: Int[Array, ""]) -> float | Float[Array, ""]:
-        return decayed_rate(
-            self.safety_discount, self.final_safety_discount, rounds, self.anneal_rounds
-        )
-
-    def _sample(
-        self,
-        actor: MLP,
-        obs: Float[Array, "batch obs"],
-        noise: Float[Array, "batch action"],
-        box: State,
-    ) -> tuple[Float[Array, "batch action"], Float[Array, " batch"]]:
-        """Actions of the policy and their log-densities."""
-        return tanh_policy(actor, obs, noise, (box.low, box.high), self.log_std_bounds)
+    def _rate(self, first: float, last: float, state: State) -> float | Float[Array, ""]:
+        return decayed_rate(first, last, state.rounds, self.decay_rounds)
 
     def draw(self, action_shape: tuple[int, ...], key: PRNGKeyArray) -> Draws:
         """The random numbers of one update."""

@@ -5,6 +5,7 @@ the data until the policy has moved far enough.
 """
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal, NamedTuple
 
 import equinox as eqx
@@ -14,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from algd.networks import numpy_policy
-from algd.networks.adam import adam_step, clip_norm, decayed_rate, init_moments
+from algd.networks.adam import adam_step, decayed_rate, init_moments
 from algd.networks.gaussian import Gaussian, entropy, kl_divergence, log_density
 from algd.networks.layers import MLP, fan_in_uniform
 from algd.networks.portable import network
@@ -194,17 +195,11 @@ class PPOLag(RolloutOptions):
         limit = jnp.asarray([b.limit for b in spec.budgets], float)
         return State(
             networks=networks,
-            moments=Moments(
-                actor=init_moments(networks.actor),
-                v=init_moments(networks.v),
-                vc=init_moments(networks.vc),
-            ),
+            moments=Moments(*map(init_moments, (networks.actor, networks.v, networks.vc))),
             dual=(self._adam if self.dual == "adam" else self._pid).init(
                 jnp.full_like(limit, self.initial_lam)
             ),
-            obs_statistics=ObsStatistics(
-                jnp.zeros(()), jnp.zeros(spec.obs_size), jnp.zeros(spec.obs_size)
-            ),
+            obs_statistics=ObsStatistics(jnp.zeros(()), *jnp.zeros((2, spec.obs_size))),
             episode_costs=jnp.zeros((self.episode_window, constraints)),
             episodes=jnp.zeros((), jnp.int32),
             limit=limit,
@@ -307,7 +302,8 @@ class PPOLag(RolloutOptions):
             Passes(state.networks, state.moments, jnp.zeros((), jnp.int32), zero, zero, zero),
         )
 
-        new_state = State(
+        new_state = replace(
+            state,
             networks=passes.networks,
             moments=passes.moments,
             dual=dual,
@@ -318,9 +314,6 @@ class PPOLag(RolloutOptions):
             ),
             episode_costs=episode_costs,
             episodes=episodes,
-            limit=state.limit,
-            low=state.low,
-            high=state.high,
             updates=state.updates + 1,
         )
         metrics = {
@@ -351,33 +344,24 @@ class PPOLag(RolloutOptions):
         actor_rate = decayed_rate(self.actor_rate, 0.0, updates, self.decay_updates)
         critic_rate = decayed_rate(self.critic_rate, 0.0, updates, self.decay_updates)
 
-        def step(
+        def minibatch(
             carry: tuple[Networks, Moments], chosen: Int[Array, " minibatch"]
         ) -> tuple[tuple[Networks, Moments], tuple[Array, Array]]:
             networks, moments = carry
             part = jax.tree.map(lambda x: x[chosen], rows)
-            v_loss, v_grads = jax.value_and_grad(self._value_loss)(
-                networks.v, part.obs, part.returns[:, None]
-            )
-            vc_loss, vc_grads = jax.value_and_grad(self._value_loss)(
-                networks.vc, part.obs, part.cost_returns
-            )
+            slope = jax.value_and_grad(self._value_loss)
+            v_loss, v_grads = slope(networks.v, part.obs, part.returns[:, None])
+            vc_loss, vc_grads = slope(networks.vc, part.obs, part.cost_returns)
             actor_grads = jax.grad(self._actor_loss)(networks.actor, part)
-            v, v_moments = adam_step(
-                networks.v, clip_norm(v_grads, self.grad_clip), moments.v, critic_rate
-            )
-            vc, vc_moments = adam_step(
-                networks.vc, clip_norm(vc_grads, self.grad_clip), moments.vc, critic_rate
-            )
-            actor, actor_moments = adam_step(
-                networks.actor, clip_norm(actor_grads, self.grad_clip), moments.actor, actor_rate
-            )
-            networks = Networks(actor, v, vc)
-            return (networks, Moments(actor_moments, v_moments, vc_moments)), (v_loss, vc_loss)
+            step = partial(adam_step, clip=self.grad_clip)
+            actor, of_actor = step(networks.actor, actor_grads, moments.actor, actor_rate)
+            v, of_v = step(networks.v, v_grads, moments.v, critic_rate)
+            vc, of_vc = step(networks.vc, vc_grads, moments.vc, critic_rate)
+            return (Networks(actor, v, vc), Moments(of_actor, of_v, of_vc)), (v_loss, vc_loss)
 
         minibatches = order[: count * size].reshape(count, size)
         (networks, moments), (v_losses, vc_losses) = jax.lax.scan(
-            step, (passes.networks, passes.moments), minibatches
+            minibatch, (passes.networks, passes.moments), minibatches
         )
         kl = jnp.mean(jax.vmap(kl_divergence)(old, jax.vmap(networks.actor)(rows.obs)))
         return Passes(

@@ -14,9 +14,12 @@ def adam_step(
     moments: Any,
     rate: float | Float[Array, ""],
     momentum: float = 0.9,
+    clip: float | None = None,
 ) -> tuple[Any, Any]:
-    """One Adam step (momentum, 0.999, 1e-8). Optax mixes integer counts and floats: hence the
-    guard."""
+    """One Adam step (momentum, 0.999, 1e-8), on gradients of at most the norm `clip`. Optax mixes
+    integer counts and floats: hence the guard."""
+    if clip is not None:
+        grads = clip_norm(grads, clip)
     with jax.numpy_dtype_promotion("standard"):
         updates, moments = optax.adam(rate, b1=momentum).update(grads, moments)
         return optax.apply_updates(params, updates), moments

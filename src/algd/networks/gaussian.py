@@ -7,7 +7,6 @@ import math
 from typing import NamedTuple
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -69,21 +68,6 @@ def tanh_sample(
     unit = jnp.tanh(latent)
     slope = jnp.log(half_width * (1.0 - unit**2) + SLOPE_FLOOR)
     return unit * half_width + centre, log_density(gaussian, latent) - jnp.sum(slope)
-
-
-def tanh_policy(
-    network: MLP,
-    obs: Float[Array, "batch obs"],
-    noise: Float[Array, "batch action"],
-    box: tuple[Float[Array, " action"], Float[Array, " action"]],
-    log_std_bounds: tuple[float, float],
-) -> tuple[Float[Array, "batch action"], Float[Array, " batch"]]:
-    """`tanh_sample` of `gaussian_head` for a batch: actions and their log-densities."""
-
-    def one(obs: Float[Array, " obs"], noise: Float[Array, " action"]) -> tuple[Array, Array]:
-        return tanh_sample(gaussian_head(network, obs, log_std_bounds), noise, *box)
-
-    return jax.vmap(one)(obs, noise)
 
 
 class Temperature(eqx.Module):

@@ -8,7 +8,7 @@ import numpy as np
 
 from algd.networks.critics import CriticEnsemble
 from algd.networks.layers import MLP, Activation, Linear
-from algd.networks.numpy_policy import Critics, Gaussian, Network, Objective, PolicyData
+from algd.networks.numpy_policy import Gaussian, Network, PolicyData
 from algd.networks.score import ScoreNetwork
 
 
@@ -60,16 +60,3 @@ def folded(trained: Layered, units: Any) -> Layered:
     bias = layers[0].bias - units.obs_mean @ of_obs
     first = Linear(jnp.concatenate([of_obs, weight[..., size:, :]], axis=-2), bias)
     return replace(trained, layers=(first, *layers[1:]))
-
-
-def lagrangian_critics(
-    q: CriticEnsemble,
-    qc: CriticEnsemble,
-    objective: Objective,
-    lam: np.ndarray,
-    limit: np.ndarray,
-    rho: float,
-    spread: float,
-) -> Critics:
-    """The critics, multipliers and limits of a Lagrangian."""
-    return Critics(network(q), network(qc), objective, lam, limit, rho, spread)

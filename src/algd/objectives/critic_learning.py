@@ -1,12 +1,9 @@
-"""Critics of return and cost, as the primal-dual algorithms learn them: options, targets, units.
-
-The functions work on any algorithm's state that has the fields `q`, `qc`, `target_q`, `target_qc`,
-`q_moments`, `qc_moments`, `temperature`, `dual`, `limit`, `units` and `rounds`.
-"""
+"""Critics of return and cost, as the primal-dual algorithms learn them: options, targets, units."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
@@ -14,10 +11,13 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from algd.networks.adam import adam_step, init_moments
 from algd.networks.batch_norm import NormalisedEnsemble
 from algd.networks.critics import CriticEnsemble
+from algd.networks.gaussian import Temperature
 from algd.networks.layers import Initialiser, Linear, half_fan_in_normal, xavier_uniform
+from algd.objectives.multipliers import DualState
 from algd.objectives.normalisation import Units
 from algd.objectives.td_targets import (
     Critics,
+    Regression,
     bootstrap_mask,
     clipped_value,
     cost_targets,
@@ -48,8 +48,26 @@ FIRST_OUTPUT = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
-class CriticOptions(ReplayOptions):
-    """How critics learn; inherited as fields."""
+class ReturnCriticOptions(ReplayOptions):
+    """How critics of the return learn; inherited as fields."""
+
+    mask_reward: bool = True
+    """Whether a terminal step cuts the bootstrap of the return."""
+    goal_is_terminal: bool = False
+    """Treat a met goal as terminal for the return although the episode goes on."""
+    timeout_is_terminal: bool = False
+    """Treat the time limit as terminal (authors' program on the velocity tasks)."""
+    critic_rate: Positive = 1e-3
+    """Adam step size of the critics."""
+    polyak: Fraction = 0.02
+    """Rate at which target critics follow."""
+    critic_hidden: Width = 128
+    """Width of the critics' two hidden layers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CriticOptions(ReturnCriticOptions):
+    """How critics of return and cost learn; inherited as fields."""
 
     normalise: bool = False
     """Measure observations by their running mean and deviation, rewards by the size of a return,
@@ -68,31 +86,43 @@ class CriticOptions(ReplayOptions):
     cost_floor: bool = True
     """Cut bootstrapped costs at zero: costs are not negative, but a policy that seeks low
     estimates finds negative ones and they feed themselves."""
-    mask_reward: bool = True
-    """Whether a terminal step cuts the bootstrap of the return."""
     mask_cost: bool = True
     """Whether a terminal step cuts the bootstrap of the cost."""
-    goal_is_terminal: bool = False
-    """Treat a met goal as terminal for the return although the episode goes on."""
-    timeout_is_terminal: bool = False
-    """Treat the time limit as terminal (authors' program on the velocity tasks)."""
 
-    critic_rate: Positive = 1e-3
-    """Adam step size of the critics."""
     momentum: Share = 0.9
     """Adam's weight of past gradients."""
-    polyak: Fraction = 0.02
-    """Rate at which target critics follow."""
     polyak_every: int = 1
     """Gradient rounds between two target updates."""
-    critic_hidden: Width = 128
-    """Width of the critics' two hidden layers."""
+
+
+class PrimalDualState(eqx.Module):
+    """What learning changes besides the policy, and the task's limits and action box; inherited as
+    fields."""
+
+    q: Critics
+    qc: Critics
+    target_q: Critics | None
+    target_qc: Critics | None
+    q_moments: tuple
+    qc_moments: tuple
+    temperature: Temperature | None
+    dual: DualState
+    limit: Float[Array, " constraints"]
+    low: Float[Array, " action"]
+    high: Float[Array, " action"]
+    rounds: Int[Array, ""]
+    units: Units | None
+    episode_scale: Float[Array, " constraints"]
+    """Takes an episode's cost to the critics' scale."""
+
+
+S = TypeVar("S", bound=PrimalDualState)
 
 
 def init_critics(
     options: CriticOptions, spec: EnvSpec, q_key: PRNGKeyArray, qc_key: PRNGKeyArray
 ) -> dict[str, Any]:
-    """The fields of the critics in an algorithm's state; targets equal to them."""
+    """The fields of a state but for temperature and multiplier; targets equal to the critics."""
     q = _ensemble(options, spec, 2, 1, "relu", xavier_uniform, q_key)
     qc = _ensemble(
         options, spec, options.cost_ensemble, len(spec.budgets), "silu", half_fan_in_normal, qc_key
@@ -106,6 +136,11 @@ def init_critics(
         "target_qc": jax.tree.map(jnp.copy, qc) if copied else None,
         "q_moments": init_moments(q),
         "qc_moments": init_moments(qc),
+        "limit": jnp.asarray(spec.critic_limits(options.cost_discount)),
+        "low": jnp.asarray(spec.action_low, jnp.float32),
+        "high": jnp.asarray(spec.action_high, jnp.float32),
+        "rounds": jnp.zeros((), jnp.int32),
+        "episode_scale": jnp.asarray(spec.episode_scales(options.cost_discount)),
         "units": Units.create(spec.obs_size, len(spec.budgets)) if options.normalise else None,
     }
 
@@ -140,14 +175,14 @@ def scale_outputs(critics: C, factors: Float[Array, " outputs"]) -> C:
     return replace(critics, layers=(*critics.layers[:-1], scaled))
 
 
-def measure(options: CriticOptions, state: Any, batch: Transition) -> tuple[Any, Transition]:
+def measure(options: CriticOptions, state: S, batch: Transition) -> tuple[S, Transition]:
     """Take the batch into the running statistics; the batch in the units they make.
 
     Where a unit moves, what is measured in it moves along: the critics' last layers, the
     temperature, and the multiplier, which weighs cost against return. So nothing that was learnt
     is lost.
     """
-    old: Units | None = state.units
+    old = state.units
     if old is None:
         return state, batch
     new = old.observe(batch)
@@ -166,7 +201,7 @@ def measure(options: CriticOptions, state: Any, batch: Transition) -> tuple[Any,
     )
     if state.temperature is not None:
         state = replace(state, temperature=state.temperature.scaled(by_reward))
-    if state.target_q is not None:
+    if state.target_q is not None and state.target_qc is not None:
         state = replace(
             state,
             target_q=scale_outputs(state.target_q, by_reward[None]),
@@ -175,27 +210,37 @@ def measure(options: CriticOptions, state: Any, batch: Transition) -> tuple[Any,
     return state, new.measure(batch, rewards[1], costs[1])
 
 
+def return_regression(
+    options: ReturnCriticOptions,
+    critics: Critics,
+    targets: Critics | None,
+    batch: Transition,
+    next_action: Float[Array, "batch action"],
+    bonus: Float[Array, " batch"] | float,
+) -> Regression:
+    """The double critic towards its TD targets; `bonus` is added to the next state's value."""
+    keep = bootstrap_mask(
+        batch, options.mask_reward, options.goal_is_terminal, options.timeout_is_terminal
+    )
+    target = double_q_target(batch.reward, keep, options.discount, bonus)
+    return td_regression(critics, targets, batch, next_action, target, 1.0 / len(batch.reward))
+
+
 def critic_step(
     options: CriticOptions,
-    state: Any,
+    state: S,
     batch: Transition,
     next_action: Float[Array, "batch action"],
     bonus: Float[Array, " batch"] | float = 0.0,
     cost_bonus: Float[Array, " batch"] | float = 0.0,
     members: Int[Array, " picks"] | None = None,
-) -> tuple[Any, Metrics]:
+) -> tuple[S, Metrics]:
     """TD targets at an action of the policy, one Adam step for each ensemble.
 
     `bonus` and `cost_bonus` are added to the next state's values, `members` are those of whom the
     cost target "max" takes the largest.
     """
-    rows = len(batch.reward)
-    keep = bootstrap_mask(
-        batch, options.mask_reward, options.goal_is_terminal, options.timeout_is_terminal
-    )
-    target = double_q_target(batch.reward, keep, options.discount, bonus)
-    of_q = td_regression(state.q, state.target_q, batch, next_action, target, 1.0 / rows)
-
+    of_q = return_regression(options, state.q, state.target_q, batch, next_action, bonus)
     cost_keep = bootstrap_mask(
         batch, options.mask_cost, timeout_is_terminal=options.timeout_is_terminal
     )
@@ -209,7 +254,7 @@ def critic_step(
         return cost_targets(batch.cost, cost_keep, options.cost_discount, following)
 
     # Summed over constraints, so that a second budget does not slow the first one's critic.
-    weight = 1.0 / (options.cost_ensemble * rows)
+    weight = 1.0 / (options.cost_ensemble * len(batch.reward))
     of_qc = td_regression(state.qc, state.target_qc, batch, next_action, cost_target, weight)
 
     how = (options.critic_rate, options.momentum)
@@ -220,7 +265,7 @@ def critic_step(
     return state, metrics
 
 
-def targets_follow(options: CriticOptions, state: Any) -> Any:
+def targets_follow(options: CriticOptions, state: S) -> S:
     """The round's end: target critics, where there are any, follow theirs."""
     state = replace(state, rounds=state.rounds + 1)
     if state.target_q is None:
@@ -235,7 +280,7 @@ def targets_follow(options: CriticOptions, state: Any) -> Any:
 
 
 def dimensionless(
-    options: CriticOptions, state: Any
+    options: CriticOptions, state: PrimalDualState
 ) -> tuple[CriticEnsemble, CriticEnsemble, Float[Array, " constraints"]]:
     r"""Plain critics and limit as the energy weighs them, of standardised observations.
 
@@ -254,21 +299,23 @@ def energy_share(options: CriticOptions) -> float:
     return 1.0 - options.discount if options.normalise and options.discount < 1.0 else 1.0
 
 
-def budget_unit(options: CriticOptions, state: Any) -> Float[Array, " constraints"]:
+def budget_unit(options: CriticOptions, state: PrimalDualState) -> Float[Array, " constraints"]:
     """What costs are measured by, on the critics' scale: the limit, if it is not tiny."""
     if state.units is None:
         return jnp.where(state.limit > 0.0, state.limit, 1.0)
     return state.units.cost_unit(state.limit, options.cost_discount)
 
 
-def standardised(state: Any, obs: Float[Array, "*batch obs"]) -> Float[Array, "*batch obs"]:
+def standardised(
+    state: PrimalDualState, obs: Float[Array, "*batch obs"]
+) -> Float[Array, "*batch obs"]:
     """The observation as the networks see it."""
     return obs if state.units is None else state.units.standardise(obs)
 
 
 def assess(
     options: CriticOptions,
-    state: Any,
+    state: PrimalDualState,
     obs: Float[Array, " obs"],
     action: Float[Array, " action"],
 ) -> Assessment:

@@ -1,19 +1,39 @@
-"""What the multiplier follows: the critics' violation, or what episodes really cost."""
+"""What a primal-dual policy descends, and what its multiplier follows: the critics' violation, or
+what episodes really cost."""
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
+from algd.networks import numpy_policy
+from algd.networks.portable import folded, network
+from algd.objectives.critic_learning import (
+    CriticOptions,
+    PrimalDualState,
+    S,
+    budget_unit,
+    dimensionless,
+    standardised,
+)
+from algd.objectives.lagrangians import Energy, energy_of
 from algd.objectives.multipliers import Dual, DualName, dual_rule
-from algd.types import Fraction, NonNegative, Positive
+from algd.objectives.td_targets import clipped_value, pessimistic_cost
+from algd.types import Fraction, Metrics, NonNegative, Positive
 
 
 @dataclass(frozen=True, kw_only=True)
-class DualOptions:
-    """How the multiplier moves; inherited as fields."""
+class PrimalDualOptions(CriticOptions):
+    """How critics and multiplier learn; inherited as fields."""
+
+    energy: Energy = "augmented"
+    """What the policy descends: the augmented Lagrangian L_A (ALGD, SAC+AugLag, CAL), the plain one
+    (LGD, SAC+Lag), or -Q alone (no constraint)."""
+    rho: Positive = 1.0
+    """Strength of the quadratic penalty in L_A; CAL's convexity c."""
 
     dual: DualName = "log-adam"
     """Rule of the multiplier: projected ascent (paper), Adam, Adam on its logarithm, or PID."""
@@ -36,7 +56,7 @@ class DualOptions:
     """Whether the critics' violation is that of the buffer's actions or the current policy's."""
 
 
-def rule(options: DualOptions, hinge: float) -> Dual:
+def rule(options: PrimalDualOptions, hinge: float) -> Dual:
     """The rule; `hinge` is rho where every action's violation is hinged by itself, else zero."""
     floor = options.lam_floor * hinge if options.dual_signal == "episodes" else 0.0
     return dual_rule(options.dual, options.dual_rate, options.pid, floor)
@@ -58,21 +78,75 @@ def episode_violation(
     return jnp.sum(ended[:, None].astype(cost.dtype) * excess, axis=0)
 
 
+def dual_step(
+    options: PrimalDualOptions, dual: Dual, state: S, qc: Float[Array, "batch constraints"]
+) -> tuple[S, Metrics]:
+    """Ascend by the rule `dual` on the critics' mean violation, if the multiplier follows that."""
+    limit = dimensionless(options, state)[2]
+    # Without a constraint nothing holds the violation back: the multiplier would never end.
+    if options.energy != "reward" and options.dual_signal == "critics":
+        moved = dual.step(state.dual, jnp.mean(qc, axis=0) - limit)  # pyright: ignore[reportArgumentType]
+        state = replace(state, dual=moved)
+    violation = jnp.mean(jnp.maximum(qc - limit, 0.0), axis=0)
+    return state, {"qc_mean": jnp.mean(qc, axis=0), "violation": violation}
+
+
 def feedback(
-    options: DualOptions,
-    dual: Any,
-    state: Any,
+    options: PrimalDualOptions,
+    dual: Dual,
+    state: S,
     cost: Float[Array, "envs constraints"],
     ended: Int[Array, " envs"],
-    unit: Float[Array, " constraints"],
-) -> Any:
-    """The state after training episodes that ended, by the rule `dual`.
+) -> S:
+    """The state after training episodes that ended, by the rule `dual`, if it follows these.
 
-    `cost` is in the budgets' own units, `unit` on the critics' scale. Before the first gradient
-    round nothing moves: what a policy that nobody has trained costs says nothing.
+    `cost` is in the budgets' own units. Before the first gradient round nothing moves: what a
+    policy that nobody has trained costs says nothing.
     """
+    if options.energy == "reward" or options.dual_signal == "critics":
+        return state
     scaled, limit = cost * state.episode_scale, options.budget_share * state.limit
-    moved = dual.step(state.dual, episode_violation(scaled, ended, limit, unit))
+    violation = episode_violation(scaled, ended, limit, budget_unit(options, state))
+    moved = dual.step(state.dual, violation)  # pyright: ignore[reportArgumentType]
     due = (state.rounds > 0) & jnp.any(ended > 0)
     kept = jax.tree.map(lambda new, old: jnp.where(due, new, old), moved, state.dual)
     return replace(state, dual=kept)
+
+
+def multiplier(options: PrimalDualOptions, state: PrimalDualState) -> Float[Array, " constraints"]:
+    """What the cost is weighed by; zero without a constraint."""
+    lam = state.dual.lam
+    return jnp.zeros_like(lam) if options.energy == "reward" else lam
+
+
+def objective(
+    options: PrimalDualOptions,
+    state: PrimalDualState,
+    obs: Float[Array, " obs"],
+    action: Float[Array, " action"],
+) -> Float[Array, ""]:
+    """The energy of one action, hinged by itself; low is good."""
+    q_critics, qc_critics, limit = dimensionless(options, state)
+    inputs = (standardised(state, obs)[None], action[None])
+    q = clipped_value(q_critics(*inputs)[:, 0, 0])
+    qc = pessimistic_cost(qc_critics(*inputs)[:, 0], options.cost_spread)
+    return energy_of(options.energy, q, qc, state.dual.lam, limit, options.rho)
+
+
+def portable(
+    options: PrimalDualOptions,
+    state: PrimalDualState,
+    policy: numpy_policy.Diffusion | numpy_policy.Gaussian,
+) -> numpy_policy.PolicyData:
+    """The policy with its energy as plain arrays of raw observations."""
+    q, qc, limit = dimensionless(options, state)
+    critics = numpy_policy.Critics(
+        network(folded(q, state.units)),
+        network(folded(qc, state.units)),
+        options.energy,
+        np.asarray(state.dual.lam),
+        np.asarray(limit),
+        options.rho,
+        options.cost_spread,
+    )
+    return numpy_policy.PolicyData(policy, critics, np.asarray(state.low), np.asarray(state.high))

@@ -1,7 +1,25 @@
 """The energies whose Boltzmann density is the policy: plain and augmented Lagrangian."""
 
+from typing import Literal
+
 import jax.numpy as jnp
 from jaxtyping import Array, Float
+
+Energy = Literal["augmented", "plain", "reward"]
+
+
+def energy_of(
+    name: Energy,
+    q: Float[Array, ""],
+    qc: Float[Array, " constraints"],
+    lam: Float[Array, " constraints"],
+    limit: Float[Array, " constraints"],
+    rho: float,
+) -> Float[Array, ""]:
+    """The energy of that name; that of the return alone is -Q."""
+    if name == "augmented":
+        return augmented_lagrangian(q, qc, lam, limit, rho)
+    return lagrangian(q, qc, lam, limit) if name == "plain" else -q
 
 
 def lagrangian(
