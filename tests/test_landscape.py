@@ -35,9 +35,9 @@ def test_a_kink_has_the_curvature_of_the_kernel():
 def test_energies_and_rows_by_hand():
     """Q = 0 and Q_c = 1 + a_1 at the limit 1: the penalty's curvature is ρ where active."""
     found = Surface(SIDE, np.zeros_like(FIRST), 1.0 + FIRST)
-    plain = landscape.plain_energy(found, 0.5, 1.0)
+    plain = landscape.energy_over(found, 0.5, 1.0, 0.0)
     np.testing.assert_allclose(plain, 0.5 * FIRST, atol=1e-12)
-    penalised = landscape.augmented_energy(found, 0.5, 1.0, 2.0)
+    penalised = landscape.energy_over(found, 0.5, 1.0, 2.0)
     expected = (np.maximum(0.5 + 2.0 * FIRST, 0.0) ** 2 - 0.25) / 4.0
     np.testing.assert_allclose(penalised, expected, atol=1e-12)
     assert found.safe_share(1.0) == pytest.approx(0.5, abs=0.01)

@@ -199,7 +199,7 @@ class ALGD(PrimalDualOptions):
 
     def portable(self, state: State) -> PolicyData:
         """The chain and the energy as plain arrays of raw observations."""
-        schedule, scales = self._schedule
+        schedule, scales = self.schedule
         normal = self.head == "gaussian"
         policy = Diffusion(
             network=of_layers(folded(state.score, state.units).layers, "relu"),
@@ -330,7 +330,7 @@ class ALGD(PrimalDualOptions):
         bounding: Bounding,
     ) -> Float[Array, "levels *batch action"]:
         """The latents of a reverse chain; `start` and `noise` are standard normal."""
-        schedule, scales = self._schedule
+        schedule, scales = self.schedule
         state_half = score.state_half(obs)
         return reverse_chain(
             lambda x, k: self._score(score, state_half, x, k, bounding),
@@ -353,7 +353,7 @@ class ALGD(PrimalDualOptions):
         if self.head == "score":
             return said
         mean, log_deviation = jnp.split(said, 2, axis=-1)
-        sigmas = jnp.asarray(self._schedule[0].sigmas, x.dtype)
+        sigmas = jnp.asarray(self.schedule[0].sigmas, x.dtype)
         return gaussian_score(mean, log_deviation, x, sigmas[k][..., None])
 
     def _entropy(
@@ -362,14 +362,14 @@ class ALGD(PrimalDualOptions):
         """The bound of each row's entropy, after squashing; zero where nobody asks."""
         if self.temperature == "score":
             return jnp.zeros_like(latents[0, :, 0])
-        bound = path_entropy(latents, draws.noise, *self._schedule)
+        bound = path_entropy(latents, draws.noise, *self.schedule)
         return bound + jnp.sum(log_slope(latents[-1]), axis=-1)
 
     def _beta(self, state: State) -> float | Float[Array, ""]:
         return self.beta if state.temperature is None else state.temperature.alpha
 
     @property
-    def _schedule(self) -> tuple[NoiseSchedule, Float[np.ndarray, " steps"]]:
+    def schedule(self) -> tuple[NoiseSchedule, Float[np.ndarray, " steps"]]:
         """The levels, and the noise of each reverse step."""
         schedule = geometric_schedule(self.sigma_min, self.sigma_max, self.denoise_steps)
         return schedule, noise_scales(schedule, self.noise_power, self.last_step_noise)
@@ -387,7 +387,7 @@ class ALGD(PrimalDualOptions):
     def _sigmas(
         self, tau: Int[Array, " batch"], like: Float[Array, "..."]
     ) -> Float[Array, "batch 1"]:
-        return jnp.asarray(self._schedule[0].sigmas, like.dtype)[tau][:, None]
+        return jnp.asarray(self.schedule[0].sigmas, like.dtype)[tau][:, None]
 
     # --- energies ----------------------------------------------------------------------------
 

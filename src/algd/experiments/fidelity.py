@@ -18,13 +18,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from algd.algorithms import preset
 from algd.algorithms.algd import ALGD
-from algd.objectives.diffusion import (
-    NoiseSchedule,
-    geometric_schedule,
-    monte_carlo_score,
-    noise_scales,
-    reverse_chain,
-)
+from algd.objectives.diffusion import monte_carlo_score, reverse_chain
 
 Energy = Callable[[Float[Array, ""]], Float[Array, ""]]
 
@@ -70,7 +64,7 @@ def sample_two_well(
     algorithm: ALGD, beta: float, draws: int, seed: int = 0
 ) -> Float[np.ndarray, " draws"]:
     """What the algorithm's own chain draws, with the exact score in the network's place."""
-    sigmas = _schedule(algorithm).sigmas
+    sigmas = algorithm.schedule[0].sigmas
     with jax.enable_x64(True):
         points = jnp.asarray(POINTS)
         table = np.asarray(smoothed_scores(two_well, points, beta, jnp.asarray(sigmas)))
@@ -78,22 +72,18 @@ def sample_two_well(
     return np.asarray(_chain_ends(algorithm, scores, draws, jax.random.key(seed)))
 
 
-def _schedule(algorithm: ALGD) -> NoiseSchedule:
-    return geometric_schedule(algorithm.sigma_min, algorithm.sigma_max, algorithm.denoise_steps)
-
-
 @partial(jax.jit, static_argnames=("algorithm", "draws"))
 def _chain_ends(
     algorithm: ALGD, scores: Float[Array, "levels points"], draws: int, key: PRNGKeyArray
 ) -> Float[Array, " draws"]:
-    schedule = _schedule(algorithm)
+    schedule, scales = algorithm.schedule
     start, noise = jax.random.split(key)
     first, spacing = float(POINTS[0]), float(POINTS[1] - POINTS[0])
     latents = reverse_chain(
         # Linear interpolation between the points of the table.
         lambda x, k: map_coordinates(scores[k], [(x - first) / spacing], 1, mode="nearest"),
         schedule,
-        noise_scales(schedule, algorithm.noise_power, algorithm.last_step_noise),
+        scales,
         float(schedule.sigmas[-1]) * jax.random.normal(start, (draws, 1)),
         jax.random.normal(noise, (algorithm.denoise_steps, draws, 1)),
     )

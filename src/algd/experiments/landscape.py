@@ -22,7 +22,7 @@ from algd.evaluation.policy import Policy, load
 from algd.evaluation.stats import bootstrap_interval
 from algd.experiments.scale import Scale
 from algd.objectives.critic_learning import dimensionless, standardised
-from algd.objectives.lagrangians import augmented_lagrangian, lagrangian
+from algd.objectives.lagrangians import energy_of
 from algd.objectives.td_targets import clipped_value, pessimistic_cost
 from algd.runs.config import parse_config
 from algd.runs.directory import Run
@@ -95,13 +95,12 @@ def reproduce(scale: Scale, out: Path, run: Path | None = None) -> None:
     write_csv(rows, out / "landscape.csv")
     (out / "landscape.md").write_text(as_table(summary), encoding="utf-8")
     chosen = min(range(len(found)), key=lambda i: abs(found[i].safe_share(limit) - 0.5))
-    panels = {
-        f"plain Lagrangian, λ = {lam:.2g} (as trained)": plain_energy(found[chosen], lam, limit),
-        "plain Lagrangian, λ = 1": plain_energy(found[chosen], 1.0, limit),
-        f"augmented Lagrangian, λ = {lam:.2g}, ρ = {algorithm.rho:g}": augmented_energy(
-            found[chosen], lam, limit, algorithm.rho
-        ),
+    shown = {
+        f"plain Lagrangian, λ = {lam:.2g} (as trained)": (lam, limit, 0.0),
+        "plain Lagrangian, λ = 1": (1.0, limit, 0.0),
+        f"augmented Lagrangian, λ = {lam:.2g}, ρ = {algorithm.rho:g}": (lam, limit, algorithm.rho),
     }
+    panels = {title: energy_over(found[chosen], *terms) for title, terms in shown.items()}
     draws = drawn_actions(policy, observations[chosen], 200)
     landscapes.draw_landscape(side, found[chosen].qc, panels, limit, draws, out / "landscape.png")
     landscapes.draw_curvature(summary, out / "landscape_curvature.png")
@@ -202,22 +201,14 @@ def _critics(
     return clipped_value(q(rows, actions)[..., 0]), costs
 
 
-def plain_energy(found: Surface, lam: float, limit: float) -> Float[np.ndarray, "cells cells"]:
-    """L over the grid."""
-    return _over_grid(lagrangian, found, lam, limit)
-
-
-def augmented_energy(
+def energy_over(
     found: Surface, lam: float, limit: float, rho: float
 ) -> Float[np.ndarray, "cells cells"]:
-    """L_A over the grid."""
-    return _over_grid(partial(augmented_lagrangian, rho=rho), found, lam, limit)
-
-
-def _over_grid(energy: Any, found: Surface, lam: float, limit: float) -> np.ndarray:
+    """L_A over the grid, or L where rho is zero."""
+    name = "augmented" if rho else "plain"
     with jax.enable_x64(True):
-        each = jax.vmap(jax.vmap(lambda q, qc: energy(q, qc[None], *constants)))
-        constants = jnp.asarray([lam]), jnp.asarray([limit])
+        constants = jnp.asarray([lam]), jnp.asarray([limit]), rho
+        each = jax.vmap(jax.vmap(lambda q, qc: energy_of(name, q, qc[None], *constants)))
         return np.asarray(each(jnp.asarray(found.q), jnp.asarray(found.qc)))
 
 
@@ -250,10 +241,8 @@ def curvature_rows(
         near = one.inside & (np.abs(one.qc - limit) <= NEAR * limit)
         spacing = float(one.side[1] - one.side[0])
         for lam in lams:
-            energies = {0.0: plain_energy(one, lam, limit)}
-            energies |= {rho: augmented_energy(one, lam, limit, rho) for rho in RHOS}
-            for rho, energy in energies.items():
-                smallest = smallest_curvature(energy, spacing)
+            for rho in (0.0, *RHOS):
+                smallest = smallest_curvature(energy_over(one, lam, limit, rho), spacing)
                 at_boundary = smallest[near] if near.any() else np.array([np.nan])
                 convex = at_boundary >= FLAT if near.any() else np.array([np.nan])
                 rows.append(
@@ -313,21 +302,16 @@ def as_table(summary: list[dict[str, Any]]) -> str:
     for row in summary:
         name = "plain L" if row["energy"] == "plain" else f"L_A, ρ = {row['rho']:g}"
         shown = [f"{row['lam']:.2g}", name]
-        shown += [_percent(row, n) for n in ("convex_share", "boundary_convex_share")]
-        shown += [_number(row, n) for n in ("smallest", "boundary_smallest", "boundary_median")]
+        shown += [_cell(row, n, "%", 100) for n in ("convex_share", "boundary_convex_share")]
+        shown += [_cell(row, n) for n in ("smallest", "boundary_smallest", "boundary_median")]
         lines.append("| " + " | ".join(shown) + " |")
     return "\n".join(lines) + "\n"
 
 
-def _percent(row: dict[str, Any], name: str) -> str:
-    low, high = row[f"{name}_interval"]
+def _cell(row: dict[str, Any], name: str, unit: str = "", scale: int = 1) -> str:
+    """A mean and its interval, to the hundredth."""
     if np.isnan(row[name]):
         return "–"
-    return f"{row[name]:.0%} [{100 * low:.0f}, {100 * high:.0f}]"
-
-
-def _number(row: dict[str, Any], name: str) -> str:
-    low, high = row[f"{name}_interval"]
-    if np.isnan(row[name]):
-        return "–"
-    return f"{row[name]:.2f} [{low:.2f}, {high:.2f}]"
+    digits = 0 if unit else 2
+    mean, low, high = (f"{scale * x:.{digits}f}" for x in (row[name], *row[f"{name}_interval"]))
+    return f"{mean}{unit} [{low}, {high}]"

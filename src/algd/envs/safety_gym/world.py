@@ -43,6 +43,12 @@ LIDAR_NAMES = {
     "pillar": "pillars_lidar",
 }
 
+# What a saved state holds beside physics and generators, by attribute.
+STATE = (
+    *("layouts", "places", "goal_button", "timer", "steps", "distances", "last_costs"),
+    "words_due",
+)
+
 
 class Outcome(NamedTuple):
     """What one step led to in every copy, before any copy is reset."""
@@ -345,18 +351,10 @@ class World:
     def save_state(self) -> dict[str, np.ndarray]:
         """Everything the future of the copies depends on."""
         keys, positions = zip(*(_generator_words(g) for g in self.generators), strict=True)
-        return {
+        return {name: getattr(self, name).copy() for name in STATE} | {
             "physics": self.physics.save_state(),
-            "layouts": self.layouts.copy(),
-            "places": self.places.copy(),
-            "goal_button": self.goal_button.copy(),
-            "timer": self.timer.copy(),
-            "steps": self.steps.copy(),
-            "distances": self.distances.copy(),
-            "last_costs": self.last_costs.copy(),
             "generator_keys": np.stack(keys),
             "generator_positions": np.array(positions, np.int64),
-            "words_due": self.words_due.copy(),
             "seeders": np.stack([generator_state(g) for g in self.seeders]),
         }
 
@@ -373,22 +371,16 @@ class World:
                 f"This is not a state of {len(self.steps)} copies of {self.task.name}: "
                 f"{', '.join(wrong)} missing, unknown or of another shape."
             )
-        self.layouts = state["layouts"].copy()
+        for name in STATE:
+            setattr(self, name, state[name].copy())
         if self.layout_name == "random":
             for i, rows in enumerate(self.layouts):
                 self.physics.rearrange(i, Layout(rows[:, :2], rows[:, 2]))
         self.physics.restore_state(state["physics"])
-        self.places = state["places"].copy()
-        self.goal_button = state["goal_button"].copy()
-        self.timer = state["timer"].copy()
-        self.steps = state["steps"].copy()
-        self.distances = state["distances"].copy()
-        self.last_costs = state["last_costs"].copy()
         for generator, key, position in zip(
             self.generators, state["generator_keys"], state["generator_positions"], strict=True
         ):
             generator.set_state(("MT19937", key, int(position), 0, 0.0))
-        self.words_due = state["words_due"].copy()
         self.seeders = [restored_generator(words) for words in state["seeders"]]
 
 

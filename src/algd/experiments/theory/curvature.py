@@ -1,7 +1,6 @@
 """Theorem 1 (a): what the quadratic term adds to the curvature, and where."""
 
 import math
-from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -12,8 +11,7 @@ from jaxtyping import Array, Float
 
 from algd.experiments.fidelity import two_well
 from algd.experiments.theory.checks import Check, at_least, at_most, equals
-from algd.experiments.theory.line import RHO, one_constraint
-from algd.objectives.lagrangians import augmented_lagrangian, lagrangian
+from algd.experiments.theory.line import RHO, augmented, plain
 
 
 def plane_value(action: Float[Array, " 2"]) -> Float[Array, ""]:
@@ -43,15 +41,13 @@ class Curvature(NamedTuple):
 
 @partial(jax.jit, static_argnames=("rho",))
 def _hessians(points: Float[Array, "points 2"], rho: float) -> tuple[Array, ...]:
-    def in_terms_of(action: Array, energy: Callable[..., Array], *more: float) -> Array:
-        lam, limit = one_constraint(PLANE_LAM, action), one_constraint(PLANE_LIMIT, action)
-        return energy(plane_value(action), plane_cost(action)[None], lam, limit, *more)
+    problem = (PLANE_LAM, PLANE_LIMIT, plane_value, plane_cost, rho)
 
     def at(action: Array) -> tuple[Array, ...]:
         slope = jax.grad(plane_cost)(action)
         return (
-            jax.hessian(lambda a: in_terms_of(a, lagrangian))(action),
-            jax.hessian(lambda a: in_terms_of(a, augmented_lagrangian, rho))(action),
+            jax.hessian(plain(*problem))(action),
+            jax.hessian(augmented(*problem))(action),
             jax.hessian(lambda a: -plane_value(a))(action),
             rho * jnp.outer(slope, slope),
             jax.hessian(plane_cost)(action),

@@ -5,7 +5,6 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 from scipy.optimize import brentq
 
 from algd.experiments.theory.checks import Check, at_most
@@ -14,18 +13,15 @@ from algd.experiments.theory.line import (
     LIMIT,
     LINE,
     RHO,
-    Energy,
     augmented,
     boltzmann,
     cost,
     kl,
     on_line,
-    one_constraint,
     optimal_multiplier,
     plain,
     tv,
 )
-from algd.objectives.lagrangians import augmented_lagrangian, lagrangian
 
 
 def invariance_curves() -> dict[str, np.ndarray]:
@@ -52,10 +48,11 @@ def invariance_checks() -> list[Check]:
     box = np.abs(LINE) <= 1.0
     gap = np.abs(on_line(augmented(lam)) - on_line(plain(lam)))[box].max()
     # A convex problem with the multiplier 1: maximise −(a − 1)² under a ≤ 1/2.
-    convex_plain, convex_augmented = _convex(False), _convex(True)
-    least = [on_line(e).min() for e in (convex_plain, convex_augmented)]
-    where = [LINE[on_line(e).argmin()] for e in (convex_plain, convex_augmented)]
-    cold = [_gaussian_tv(beta) for beta in (1e-2, 1e-3)]
+    convex = 1.0, 0.5, lambda a: -((a - 1.0) ** 2), lambda a: a
+    energies = plain(*convex), augmented(*convex)
+    least = [on_line(e).min() for e in energies]
+    where = [LINE[on_line(e).argmin()] for e in energies]
+    cold = [tv(*(boltzmann(e, beta) for e in energies)) for beta in (1e-2, 1e-3)]
     limit_tv = _variance_ratio_tv(2.0, 2.0 + RHO)
     wells = [on_line(e).min() for e in (plain(lam), augmented(lam))]
     return [
@@ -111,23 +108,6 @@ def invariance_checks() -> list[Check]:
             1e-6,
         ),
     ]
-
-
-def _convex(augment: bool) -> Energy:
-    def energy(action: Array) -> Array:
-        terms = (
-            -((action - 1.0) ** 2),
-            action[None],
-            one_constraint(1.0, action),
-            one_constraint(0.5, action),
-        )
-        return augmented_lagrangian(*terms, RHO) if augment else lagrangian(*terms)
-
-    return energy
-
-
-def _gaussian_tv(beta: float) -> float:
-    return tv(boltzmann(_convex(False), beta), boltzmann(_convex(True), beta))
 
 
 def _variance_ratio_tv(one: float, other: float) -> float:

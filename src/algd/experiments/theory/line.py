@@ -1,6 +1,7 @@
 """A constrained problem on a line, small enough for quadrature."""
 
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,7 @@ from scipy.optimize import brentq
 from scipy.special import rel_entr
 
 from algd.experiments.fidelity import two_well
-from algd.objectives.lagrangians import augmented_lagrangian, lagrangian
+from algd.objectives import lagrangians
 
 # A line long enough that no density here reaches its ends.
 LINE = np.linspace(-4.0, 4.0, 8001)
@@ -32,33 +33,24 @@ def cost(action: Float[Array, ""]) -> Float[Array, ""]:
 Energy = Callable[[Float[Array, ""]], Float[Array, ""]]
 
 
-def plain(lam: float, limit: float = LIMIT) -> Energy:
-    """L as a function of the action."""
+def in_action(
+    name: lagrangians.Energy,
+    lam: float,
+    limit: float = LIMIT,
+    q: Energy = value,
+    qc: Energy = cost,
+    rho: float = RHO,
+) -> Energy:
+    """L or L_A as a function of the action, under one constraint."""
 
     def energy(action: Array) -> Array:
-        return lagrangian(
-            value(action),
-            cost(action)[None],
-            one_constraint(lam, action),
-            one_constraint(limit, action),
-        )
+        lams, limits = (jnp.full(1, number, action.dtype) for number in (lam, limit))
+        return lagrangians.energy_of(name, q(action), qc(action)[None], lams, limits, rho)
 
     return energy
 
 
-def augmented(lam: float, rho: float = RHO, limit: float = LIMIT) -> Energy:
-    """L_A as a function of the action."""
-
-    def energy(action: Array) -> Array:
-        lams, limits = one_constraint(lam, action), one_constraint(limit, action)
-        return augmented_lagrangian(value(action), cost(action)[None], lams, limits, rho)
-
-    return energy
-
-
-def one_constraint(number: float, like: Array) -> Float[Array, " 1"]:
-    """A number for the only constraint, in the precision of `like`."""
-    return jnp.full((1,), number, like.dtype)
+plain, augmented = partial(in_action, "plain"), partial(in_action, "augmented")
 
 
 def on_line(function: Energy, points: np.ndarray = LINE) -> Float[np.ndarray, " points"]:

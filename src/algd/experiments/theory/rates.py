@@ -15,7 +15,7 @@ from algd.experiments.fidelity import smoothed_scores
 from algd.experiments.theory.checks import Check, at_most, equals
 from algd.experiments.theory.line import BETA, Energy, augmented, divergence, optimal_multiplier
 from algd.experiments.theory.scores import in_latent
-from algd.objectives.diffusion import geometric_schedule, monte_carlo_score
+from algd.objectives.diffusion import monte_carlo_score
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def kl_of_fields(sizes: Sizes) -> dict[str, Float[np.ndarray, "fields samples"]]
     """
     algorithm = preset("algd")
     assert isinstance(algorithm, ALGD)
-    schedule = geometric_schedule(algorithm.sigma_min, algorithm.sigma_max, algorithm.denoise_steps)
+    schedule, _ = algorithm.schedule
     xs = jnp.asarray(np.linspace(-5.0, 5.0, 501))
     energy = in_latent(augmented(optimal_multiplier(BETA)))
     sigmas, variances = jnp.asarray(schedule.sigmas), jnp.asarray(schedule.delta_sigma2)

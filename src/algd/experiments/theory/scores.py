@@ -1,6 +1,5 @@
 """Proposition 1: the score of the smoothed density as a weighted mean."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -17,6 +16,7 @@ from algd.experiments.theory.line import (
     optimal_multiplier,
     plain,
 )
+from algd.objectives.bounding import log_slope
 
 SIGMAS = np.array([0.01, 0.0316, 0.1, 0.316, 1.0])
 
@@ -87,7 +87,6 @@ def in_latent(energy: Energy) -> Energy:
     """
 
     def of_latent(latent: Array) -> Array:
-        log_slope = 2.0 * (jnp.log(2.0) - latent - jax.nn.softplus(-2.0 * latent))
-        return energy(BOX * jnp.tanh(latent)) - BETA * log_slope
+        return energy(BOX * jnp.tanh(latent)) - BETA * log_slope(latent)
 
     return of_latent
