@@ -40,6 +40,7 @@ LONG_FILES = (
     "test_ray",
     "test_quality",
     "test_reliability",
+    "test_interruptions",
     "test_battery",
     "test_parallel",
     "test_training",

@@ -16,15 +16,7 @@ from algd.runs.grouping import gather
 from algd.training import loop
 from algd.types import Budget
 from algd.visualization.curves import plot_tasks
-from algd.visualization.report import (
-    POLICY,
-    build,
-    duration,
-    middle,
-    number,
-    row_of,
-    wall_seconds,
-)
+from algd.visualization.report import POLICY, build, duration, middle, number, row_of, wall_seconds
 from algd.visualization.report import verdict as verdict_of
 from support.made_up import write_run
 from support.small import small

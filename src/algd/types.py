@@ -198,6 +198,28 @@ class RolloutOptions:
 
 
 @runtime_checkable
+class LearnerState(Protocol):
+    """All that an algorithm learns, and the task it learns it for: a dataclass of arrays."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def limit(self) -> Float[Array, " constraints"]:
+        """What the costs are held against."""
+        ...
+
+    @property
+    def low(self) -> Float[Array, " action"]:
+        """The lowest action."""
+        ...
+
+    @property
+    def high(self) -> Float[Array, " action"]:
+        """The highest action."""
+        ...
+
+
+@runtime_checkable
 class Algorithm(Protocol):
     """A frozen dataclass of hyperparameters with pure methods, and one of the two kinds of options
     above.
@@ -225,7 +247,7 @@ class Algorithm(Protocol):
         """Transitions held at a time: those of a replay buffer or of one rollout."""
         ...
 
-    def init(self, spec: EnvSpec, key: PRNGKeyArray) -> Any:
+    def init(self, spec: EnvSpec, key: PRNGKeyArray) -> LearnerState:
         """The state before the first step."""
         ...
 

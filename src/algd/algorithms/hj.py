@@ -217,8 +217,7 @@ class HJ(ReturnCriticOptions, SoftActorOptions):
         of_q = return_regression(self, state.q, state.target_q, batch, next_action, bonus)
 
         keep = bootstrap_mask(batch, timeout_is_terminal=self.timeout_is_terminal)
-        gammas = (self.safety_discount, self.final_safety_discount)
-        gamma = decayed_rate(*gammas, state.rounds, self.anneal_rounds)
+        gamma = self._safety_discount(state.rounds)
         margin = self.constraint(batch.margin)
 
         def ahead(following: Float[Array, "members batch 1"]) -> Array:
@@ -315,6 +314,10 @@ class HJ(ReturnCriticOptions, SoftActorOptions):
         own, clip = state.multiplier_moments, self.multiplier_grad_clip
         multiplier, moments = adam_step(state.multiplier, grads, own, rate, clip=clip)
         return replace(state, multiplier=multiplier, multiplier_moments=moments)
+
+    def _safety_discount(self, rounds: Int[Array, ""]) -> float | Float[Array, ""]:
+        ends = (self.safety_discount, self.final_safety_discount)
+        return decayed_rate(*ends, rounds, self.anneal_rounds)
 
     def _rate(self, first: float, last: float, state: State) -> float | Float[Array, ""]:
         return decayed_rate(first, last, state.rounds, self.decay_rounds)

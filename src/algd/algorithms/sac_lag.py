@@ -43,21 +43,13 @@ from algd.objectives.lagrangians import Energy, energy_of
 from algd.objectives.multipliers import Dual, hinged_multiplier
 from algd.objectives.soft_actor import SoftActorOptions, sample, temperature_step
 from algd.objectives.td_targets import clipped_value, pessimistic_cost
-from algd.types import (
-    Assessment,
-    EnvSpec,
-    Members,
-    Metrics,
-    Mode,
-    NonNegative,
-    Transition,
-)
+from algd.types import Assessment, EnvSpec, Members, Metrics, Mode, NonNegative, Transition
 
 
 class State(PrimalDualState):
     """Everything that learning changes, and the task's limits and action box."""
 
-    temperature: Temperature
+    temperature: Temperature  # pyright: ignore[reportIncompatibleVariableOverride]
     actor: MLP
     actor_moments: tuple
 

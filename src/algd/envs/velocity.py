@@ -19,12 +19,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from jaxtyping import Float, Shaped
 
-from algd.envs.adapters import (
-    CopiedVectorEnv,
-    checked_actions,
-    generator_state,
-    restored_generator,
-)
+from algd.envs.adapters import CopiedVectorEnv, checked_actions, generator_state, restored_generator
 from algd.types import Budget, UserError
 
 HORIZON = 1000

@@ -8,14 +8,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from algd.evaluation.acting import CANDIDATES, act, assess, finite
-from algd.types import (
-    Algorithm,
-    Choice,
-    CostVectorEnv,
-    EnvSpec,
-    EnvStep,
-    UserError,
-)
+from algd.types import Algorithm, Choice, CostVectorEnv, EnvSpec, EnvStep, UserError
 
 fold_in = jax.jit(jax.random.fold_in)
 

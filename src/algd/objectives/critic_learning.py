@@ -41,7 +41,7 @@ from algd.types import (
     Width,
 )
 
-C = TypeVar("C", CriticEnsemble, NormalisedEnsemble)
+C = TypeVar("C", bound=Critics)
 
 FIRST_OUTPUT = 0.1
 """Size of the last layer's initial weights in own units, where values grow from zero."""

@@ -12,7 +12,7 @@ obs, counters, log, stored
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -24,11 +24,12 @@ from algd.runs.config import Settings, parse_config, spec_of
 from algd.runs.directory import KEEP, Run
 from algd.runs.files import DamagedFile, LogPosition
 from algd.runs.validation import fitted
-from algd.types import Algorithm, EnvSpec, Transition, UserError
+from algd.types import Algorithm, EnvSpec, LearnerState, Transition, UserError
 
 Arrays = dict[str, np.ndarray]
 # Of the checkpoints of a run: a step, "best" or "last".
 Which = int | np.integer | str
+T = TypeVar("T")
 
 # Of a checkpoint, with their shapes.
 NUMBERS: dict[str, tuple[int, ...]] = {"counters": (4,), "log": (2,), "stored": ()}
@@ -149,7 +150,7 @@ def to_arrays(tree: Any) -> Arrays:
     return {_name(path): np.asarray(leaf) for path, leaf in leaves}
 
 
-def from_arrays(template: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+def from_arrays(template: T, arrays: Mapping[str, np.ndarray]) -> T:
     """The tree of the template's shape from its named leaves."""
     return jax.tree_util.tree_map_with_path(
         lambda path, leaf: jnp.asarray(leaf_from_arrays(path, leaf, arrays)), template
@@ -270,7 +271,7 @@ class Snapshot(NamedTuple):
     algorithm: Algorithm
     preset: str
     spec: EnvSpec
-    state: Any
+    state: LearnerState
     step: int
     newest: int
     complaints: list[str]

@@ -224,7 +224,7 @@ def describe(settings: Settings, algorithm: Algorithm, name: str, spec: EnvSpec)
     }
 
 
-def parse_config(config: dict[str, Any]) -> tuple[Settings, Any, str]:
+def parse_config(config: dict[str, Any]) -> tuple[Settings, Algorithm, str]:
     """The settings and the algorithm that `describe` described."""
     settings = check_config(config)
     try:

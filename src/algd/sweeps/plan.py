@@ -91,9 +91,11 @@ def job(
 
 
 @functools.cache
-def _configured(preset_name: str, chosen: tuple[tuple[str, Any], ...]) -> tuple[Settings, Any]:
+def _configured(
+    preset_name: str, chosen: tuple[tuple[str, Any], ...]
+) -> tuple[Settings, Algorithm]:
     """A run of the preset with these settings, checked; the many seeds of a sweep share it."""
-    algorithm: Algorithm = preset(preset_name)
+    algorithm = preset(preset_name)
     of_run = get_type_hints(Settings)
     known = (of_run.keys() - {"env", "seed"}) | {f.name for f in dataclasses.fields(algorithm)}
     run_values, preset_values = {}, {}

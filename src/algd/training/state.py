@@ -9,24 +9,14 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from algd.runs.checkpoint import (
-    Counters,
-    PendingUpdate,
-    Snapshot,
-)
+from algd.runs.checkpoint import Counters, PendingUpdate, Snapshot
 from algd.runs.config import NOTHING_MORE, Given, Settings, close, kept_transitions, make_envs
 from algd.runs.directory import Run
 from algd.training.replay import Replay, example, init_replay
 from algd.training.seeds import stack
-from algd.training.statistics import (
-    EpisodeStatistics,
-    no_episodes,
-)
+from algd.training.statistics import EpisodeStatistics, no_episodes
 from algd.training.timing import Stopwatch
-from algd.training.updates import (
-    fresh_state,
-    replicate,
-)
+from algd.training.updates import fresh_state, replicate
 from algd.training.warm_start import warm_start
 from algd.types import Algorithm, CostVectorEnv, EnvSpec, Metrics, ReplayOptions, Transition
 

@@ -17,10 +17,7 @@ from jaxtyping import Array, Bool, Float, Key
 from algd.evaluation.acting import NonFiniteAction, finite
 from algd.evaluation.episodes import Cut, Episodes, broken_steps
 from algd.evaluation.episodes import evaluate as evaluate_policy
-from algd.runs.checkpoint import (
-    Counters,
-    PendingUpdate,
-)
+from algd.runs.checkpoint import Counters, PendingUpdate
 from algd.training.seeds import split, stack
 from algd.training.state import Setup, TrainState
 from algd.training.statistics import (

@@ -1,14 +1,13 @@
 """What one run has learnt, handed on to another task."""
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from algd.runs.checkpoint import Snapshot
-from algd.types import Algorithm, EnvSpec, UserError
+from algd.types import Algorithm, EnvSpec, LearnerState, UserError
 
 # What belongs to a task and not to the networks; PPO's ring holds the costs of past episodes.
 OF_THE_TASK = ("limit", "low", "high", "episode_costs", "episodes")
@@ -34,7 +33,9 @@ def check_same_spaces(source: str, learnt_on: EnvSpec, env: str, spec: EnvSpec) 
             )
 
 
-def check_fits(source: Snapshot, algorithm: Algorithm, fresh: Any, env: str, spec: EnvSpec) -> None:
+def check_fits(
+    source: Snapshot, algorithm: Algorithm, fresh: LearnerState, env: str, spec: EnvSpec
+) -> None:
     """Refuse to go on from networks that are not like the `fresh` ones."""
     if type(algorithm) is not type(source.algorithm):
         raise UserError(
@@ -52,12 +53,12 @@ def check_fits(source: Snapshot, algorithm: Algorithm, fresh: Any, env: str, spe
             )
 
 
-def _shapes(state: Any) -> dict[str, list[int]]:
+def _shapes(state: LearnerState) -> dict[str, list[int]]:
     leaves = jax.tree_util.tree_leaves_with_path(state)
     return {jax.tree_util.keystr(path): list(leaf.shape) for path, leaf in leaves}
 
 
-def warm_start(source: Snapshot, fresh: Any) -> Any:
+def warm_start(source: Snapshot, fresh: LearnerState) -> LearnerState:
     """Networks, optimisers and multiplier of the source; limits and action box of the new task."""
     kept = {n: getattr(fresh, n) for n in OF_THE_TASK if hasattr(fresh, n)}
     # Copies: an update takes its arguments' memory, and the source may serve other runs too.
