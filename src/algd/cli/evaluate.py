@@ -23,8 +23,9 @@ from algd.runs.config import (
     with_environment,
 )
 from algd.runs.directory import Run
+from algd.runs.validation import check_fields
 from algd.training.warm_start import check_same_spaces
-from algd.types import Choice, EnvSpec, UserError
+from algd.types import Choice, Count, EnvSpec, UserError
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Evaluate:
     """The run directory."""
     episodes: int = 100
     """How many episodes."""
-    seed: int = 12345
+    seed: Count = 12345
     """Seed of the environments and of sampled actions."""
     mode: Choice = "deterministic"
     """How actions are chosen; best draws candidates and takes the one its critics prefer."""
@@ -66,13 +67,7 @@ class Evaluate:
 def run(arguments: list[str]) -> None:
     """`algd evaluate RUN --episodes 100 --mode best --json`."""
     chosen = parse(Evaluate, arguments, "evaluate")
-    for name in ("episodes", "candidates"):
-        if getattr(chosen, name) < 1:
-            raise UserError(f"--{name} must be at least 1, not {getattr(chosen, name)}.")
-    if not 0 <= chosen.seed < 2**31:
-        raise UserError(f"--seed must be from 0 to {2**31 - 1:,}, not {chosen.seed}.")
-    if chosen.horizon is not None and chosen.horizon < 1:
-        raise UserError(f"--horizon must be at least 1, not {chosen.horizon}.")
+    check_fields(chosen)
     if chosen.mode != "best":
         refuse_idle(chosen, ["candidates"], "without --mode best")
     if chosen.sampled and chosen.mode == "best":

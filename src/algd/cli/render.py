@@ -10,7 +10,8 @@ from rich.progress import track
 
 from algd.cli.arguments import parse, search_here
 from algd.cli.output import check_output
-from algd.types import UserError
+from algd.runs.validation import check_fields
+from algd.types import Count
 from algd.visualization.video import FORMATS, film, write_film
 
 
@@ -24,7 +25,7 @@ class Render:
     """The film: .mp4 or .gif."""
     episodes: int = 1
     """How many episodes."""
-    seed: int = 12345
+    seed: Count = 12345
     """Seed of the environment and of sampled actions."""
     sampled: bool = False
     """Draw actions from the policy instead of its deterministic ones."""
@@ -45,11 +46,7 @@ class Render:
 def run(arguments: list[str]) -> None:
     """`algd render RUN --out film.mp4`."""
     chosen = parse(Render, arguments, "render")
-    for name in ("episodes", "every"):
-        if getattr(chosen, name) < 1:
-            raise UserError(f"--{name} must be at least 1, not {getattr(chosen, name)}.")
-    if chosen.seed < 0:
-        raise UserError(f"--seed must not be negative: {chosen.seed}.")
+    check_fields(chosen)
     check_output(chosen.out, chosen.force, FORMATS)
     search_here([chosen.env], chosen.trust)
     made = film(

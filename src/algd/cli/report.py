@@ -12,6 +12,7 @@ from algd.cli.arguments import parse, refuse_idle
 from algd.cli.output import check_output
 from algd.runs.files import write_atomically
 from algd.runs.grouping import gather
+from algd.runs.validation import check_fields
 from algd.types import UserError
 from algd.visualization.curves import panels_of
 from algd.visualization.report import build
@@ -45,8 +46,7 @@ def run(arguments: list[str]) -> None:
     chosen = parse(Report, arguments, "report")
     if not chosen.videos:
         refuse_idle(chosen, ["episodes"], "without videos")
-    if chosen.episodes < 1:
-        raise UserError(f"--episodes must be at least 1, not {chosen.episodes}.")
+    check_fields(chosen)
     check_output(chosen.out, chosen.force, ("html", "htm"))
     tasks, complaints = gather(chosen.runs, chosen.unfinished)
     for complaint in complaints:

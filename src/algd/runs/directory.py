@@ -129,37 +129,31 @@ class Run:
         if not self.metrics_path.exists():
             raise UserError(f"{self.directory} has no metrics.jsonl yet.")
         try:
-            content = read_whole(self.metrics_path)
+            return [row for row, _ in self._log() if kind is None or row["kind"] == kind]
+        except DamagedFile as error:
+            raise UserError(f"{error}.") from error
+
+    def _log(self, size: int | None = None) -> Iterator[tuple[dict[str, Any], LogPosition]]:
+        """The rows, of the first `size` bytes or all, each with the position behind it."""
+        try:
+            lines = read_whole(self.metrics_path)[:size].split(b"\n")[:-1]
         except OSError as error:
-            raise UserError(f"{self.metrics_path} cannot be read: {error.strerror}.") from error
-        rows, mark, owner = [], LogPosition(), self.id
-        for number, line in enumerate(content.split(b"\n")[:-1], 1):
+            raise DamagedFile(f"{self.metrics_path} cannot be read: {error.strerror}") from error
+        mark, owner = LogPosition(), self.id
+        for number, line in enumerate(lines, 1):
             try:
                 row, mark = unseal(line, mark, owner)
             except (ValueError, RecursionError) as error:
-                raise UserError(
-                    f"{self.metrics_path} is damaged in line {number} ({error})."
-                ) from error
-            if kind is None or row["kind"] == kind:
-                rows.append(row)
-        return rows
+                where = f"{self.metrics_path} is damaged in line {number}"
+                raise DamagedFile(f"{where} ({error})") from error
+            yield row, mark
 
     def check_position(self, mark: LogPosition) -> LogPosition:
         """The mark, if the file still begins with what it held there; that of a new file if it is
         gone altogether, which may be the user's wish."""
         if not self.metrics_path.exists():
             return LogPosition()
-        try:
-            lines = read_whole(self.metrics_path)[: mark.size].split(b"\n")
-        except OSError as error:
-            raise DamagedFile(f"{self.metrics_path} cannot be read ({error.strerror})") from error
-        found, owner = LogPosition(), self.id
-        for line in lines[:-1]:
-            try:
-                _, found = unseal(line, found, owner)
-            except (ValueError, RecursionError) as error:
-                raise DamagedFile(f"{self.metrics_path} is damaged ({error})") from error
-        if found != mark:
+        if [LogPosition(), *(behind for _, behind in self._log(mark.size))][-1] != mark:
             raise DamagedFile(f"{self.metrics_path} is not what it was at the checkpoint")
         return mark
 

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from typing import IO, Any, Literal
 
+from algd.runs.validation import check_fields
 from algd.sweeps.cores import claimed_cores, usable_cores
 from algd.sweeps.job import Outcome, attempt
 from algd.sweeps.plan import Job
@@ -53,10 +54,7 @@ class Workers:
 
 def check_workers(workers: Workers) -> None:
     """Refuse what cannot be meant."""
-    if workers.threads < 1:
-        raise UserError(f"--threads must be at least 1, not {workers.threads}.")
-    if workers.at_once is not None and workers.at_once < 1:
-        raise UserError(f"--at-once must be at least 1, not {workers.at_once}.")
+    check_fields(workers)
     if workers.address is not None and workers.engine != "ray":
         raise UserError("--address is for --engine ray.")
 

@@ -258,16 +258,8 @@ def draw_calibration(axes: Axes, groups: Groups, styles: Styles, index: int, end
         draw_curve(axes, curve(runs, "eval", f"expected_cost{end}"), styles[label], marked=True)
         measured = curve(runs, "eval", f"discounted_cost{end}")
         if measured is not None:
-            style = styles[label]
-            axes.plot(
-                measured.steps,
-                measured.mean,
-                style.marker,
-                color=style.color,
-                ms=4.5,
-                mfc="white",
-                ls="none",
-            )
+            look = {"color": styles[label].color, "ms": 4.5, "mfc": "white", "ls": "none"}
+            axes.plot(measured.steps, measured.mean, styles[label].marker, **look)
     handles = [
         Line2D([], [], color=INK, lw=1.8, marker="o", ms=4, label="expected by the critics"),
         Line2D([], [], color=INK, ls="none", marker="o", mfc="white", ms=4.5, label="measured"),
@@ -288,17 +280,9 @@ def draw_scatter(axes: Axes, groups: Groups, styles: Styles, index: int, end: st
         small = {} if single else {"s": 16, "alpha": 0.55, "lw": 0}
         axes.scatter(cost, earned, marker=style.marker, color=style.color, **small)
         if not single:
-            axes.errorbar(
-                cost.mean(),
-                earned.mean(),
-                xerr=_lengths(cost),
-                yerr=_lengths(earned),
-                marker=style.marker,
-                color=style.color,
-                ms=9,
-                mec="white",
-                lw=1.4,
-            )
+            look = {"marker": style.marker, "color": style.color, "ms": 9, "mec": "white"}
+            reach = {"xerr": _lengths(cost), "yerr": _lengths(earned)}
+            axes.errorbar(cost.mean(), earned.mean(), **reach, **look, lw=1.4)
     axes.set_xlim(left=min(0.0, axes.get_xlim()[0]))
     axes.margins(0.1)
     finish(axes, "return per episode")
@@ -308,16 +292,9 @@ def draw_scatter(axes: Axes, groups: Groups, styles: Styles, index: int, end: st
     axes.set_xlim(right=max(axes.get_xlim()[1], 1.05 * limit))
     # What lies beyond the budget is no solution, whatever it earns.
     axes.axvspan(limit, max(axes.get_xlim()[1], limit), color=INK, alpha=0.05, lw=0)
-    axes.annotate(
-        budget_text(budgets_of(groups)[index]),
-        (limit, 1.0),
-        (0, 3),
-        xycoords=("data", "axes fraction"),
-        textcoords="offset points",
-        ha="center",
-        fontsize=8,
-        color=INK,
-    )
+    above = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "ha": "center"}
+    text = budget_text(budgets_of(groups)[index])
+    axes.annotate(text, (limit, 1.0), (0, 3), fontsize=8, color=INK, **above)
 
 
 def draw_boxes(axes: Axes, groups: Groups, styles: Styles, index: int, end: str) -> None:
