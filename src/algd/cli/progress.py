@@ -56,11 +56,13 @@ def progress_text(progress: "Progress") -> str:
     """One line about a run in progress."""
     done = progress.step - progress.started_at
     speed = done / max(progress.seconds, 1e-9)
-    left = (progress.steps - progress.step) / speed if done else float("nan")
+    left = (progress.steps - progress.step) / max(speed, 1e-9)
+    # The first steps wait for compilers and tell nothing of the others.
+    known = done >= 0.01 * (progress.steps - progress.started_at)
     parts = [
         f"[bold]{progress.step:,}[/]/{progress.steps:,} steps",
-        f"{speed:.0f}/s" if done else "compiling",
-        f"{int(left // 60)}:{int(left % 60):02d} left" if done else "",
+        f"{speed:.0f}/s" if known else "compiling",
+        f"{int(left // 60)}:{int(left % 60):02d} left" if known else "",
     ]
     latest = progress.latest
     for kind in ("train", "eval"):
