@@ -152,6 +152,8 @@ def test_python_interface(trained):
 def test_python_training_refuses_unknown_settings(tmp_path):
     with pytest.raises(algd.UserError, match="Did you mean"):
         algd.train(out=tmp_path / "run", bettta=1.0)
+    with pytest.raises(algd.UserError, match="--rho has no effect"):
+        algd.train(algorithm="LGD", out=tmp_path / "run", rho=2.0)
     assert not (tmp_path / "run").exists()
 
 
@@ -192,6 +194,9 @@ def test_python_training_refuses_unknown_settings(tmp_path):
         (["sweep", "--trust"], "--trust has no effect without --file"),
         (["sweep", "--preset", "ALGDD"], "Did you mean algd"),
         (["help", "trian"], "train"),
+        (["train", "lgd", "--rho", "2"], "--rho has no effect with --energy plain"),
+        (["train", "--beta-rate", "1"], "--beta-rate has no effect with --temperature score"),
+        (["train", "ppo-lag", "--pid", "1", "0", "0"], "--pid has no effect with --dual adam"),
         (["sweep", "--out", "/proc/nowhere"], "cannot be made"),
         (["sweep", "--set", "seed=3"], "--seeds"),
         (["reproduce", "theory", "--out", "/proc/nowhere"], "cannot be made"),
@@ -256,7 +261,7 @@ def begun(monkeypatch):
         ("--env sac --seed 3", "algd"),
         ("--budget 2 --discounted_budget hj", "hj"),
         ("CAL --rho 2", "cal"),
-        ("--preset SAC_Lag --rho 2", "sac-lag"),
+        ("--preset SAC_Auglag --rho 2", "sac-auglag"),
         ("--rho 2 cal --seeds 0 1 2", "cal"),
         ("--seeds 0 1 2 cal", "cal"),
         ("--rho 2", "algd"),

@@ -14,7 +14,7 @@ from algd.runs.checkpoint import Snapshot, read_snapshot
 from algd.runs.config import Settings, check_imported
 from algd.runs.directory import Run, directory_name
 from algd.runs.grouping import gather
-from algd.runs.validation import fitted, fitted_fields
+from algd.runs.validation import check_effect, fitted, fitted_fields
 from algd.training import loop
 from algd.training.loop import Callback, Report
 from algd.types import Algorithm, Number, UserError, nearest
@@ -54,8 +54,9 @@ def train(
     given = fitted_fields(Settings, {k: v for k, v in options.items() if k in of_run})
     settings = dataclasses.replace(defaults, **({"budget": limits} if limits else {}), **given)
     own = fitted_fields(type(chosen), {k: v for k, v in options.items() if k in of_preset})
-    chosen = dataclasses.replace(chosen, **own)
-    return run_to_end(settings, chosen, name, out, report, source, several(callback))
+    changed = dataclasses.replace(chosen, **own)
+    check_effect(chosen, changed)
+    return run_to_end(settings, changed, name, out, report, source, several(callback))
 
 
 def several(callback: Callback | Sequence[Callback]) -> Sequence[Callback]:

@@ -45,6 +45,13 @@ class Range(NamedTuple):
     above: bool = False
 
 
+class When(NamedTuple):
+    """Beside the type of an option: it counts only where another one has one of these values."""
+
+    option: str
+    values: tuple[str, ...]
+
+
 class Ascending:
     """Beside the type of a pair: its first number is below the second."""
 
@@ -53,6 +60,7 @@ Positive = Annotated[float, Range(0, above=True)]
 NonNegative = Annotated[float, Range(0)]
 Share = Annotated[float, Range(0, 1)]
 Fraction = Annotated[float, Range(0, 1, above=True)]
+Gains = tuple[NonNegative, NonNegative, NonNegative]
 LogStd = Annotated[float, Range(-50, 50)]
 UpdateRatio = Annotated[float, Range(0, 1_000)]
 Count = Annotated[int, Range(0, MOST)]

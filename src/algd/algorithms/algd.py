@@ -6,7 +6,7 @@ each preset chooses is in docs/differences.md.
 """
 
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -61,6 +61,7 @@ from algd.types import (
     NonNegative,
     Positive,
     Transition,
+    When,
     Width,
 )
 
@@ -97,9 +98,9 @@ class ALGD(PrimalDualOptions):
     temperature: Literal["score", "fixed", "learnt"] = "score"
     """Where the temperature counts: in the score's target alone (paper), or also as the weight of
     the chain's entropy, which stays as it is or is learnt so that the entropy meets its aim."""
-    entropy_per_action: float = -2.0
+    entropy_per_action: Annotated[float, When("temperature", ("learnt",))] = -2.0
     """The entropy of the chain aimed at, per action coordinate: a lower bound of the policy's."""
-    beta_rate: Positive = 3e-3
+    beta_rate: Annotated[Positive, When("temperature", ("learnt",))] = 3e-3
     """Adam step size of the temperature's logarithm."""
 
     policy_every: int = 1
@@ -121,7 +122,9 @@ class ALGD(PrimalDualOptions):
     of exp(-L/beta) on the box, Jacobian included, proposals made in the latent. `tanh`: squashed
     without Jacobian, proposals around the action (authors' program). `clip`: no latent, the action
     is clipped when executed (paper's text)."""
-    proposals: Literal["unclipped", "clipped"] = "unclipped"
+    proposals: Annotated[Literal["unclipped", "clipped"], When("bounds", ("tanh", "clip"))] = (
+        "unclipped"
+    )
     """Whether Monte Carlo actions of `tanh` and `clip` are cut to the action box."""
     deterministic: Literal["zero-noise", "sample"] = "zero-noise"
     """What mode="deterministic" does: the chain from zero without noise, or an ordinary draw."""

@@ -6,7 +6,7 @@ the data until the policy has moved far enough.
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -26,6 +26,7 @@ from algd.types import (
     Copies,
     Count,
     EnvSpec,
+    Gains,
     LogStd,
     Members,
     Metrics,
@@ -35,6 +36,7 @@ from algd.types import (
     RolloutOptions,
     Share,
     Transition,
+    When,
     Width,
 )
 
@@ -132,7 +134,7 @@ class PPOLag(RolloutOptions):
 
     dual: Literal["adam", "pid"] = "adam"
     """Rule of the multiplier: Adam, clamped at zero, or smoothed PID (CPPOPID)."""
-    dual_rate: Positive = 0.035
+    dual_rate: Annotated[Positive, When("dual", ("adam",))] = 0.035
     """Adam step size of the multiplier."""
     initial_lam: NonNegative = 1e-3
     """The multiplier before the first step."""
@@ -140,11 +142,11 @@ class PPOLag(RolloutOptions):
     """Upper bound of the multiplier; 0 means none."""
     episode_window: Copies = 100
     """Episodes, counted back from the last, whose mean cost is held against the budget."""
-    pid: tuple[NonNegative, NonNegative, NonNegative] = (0.1, 0.01, 0.01)
+    pid: Annotated[Gains, When("dual", ("pid",))] = (0.1, 0.01, 0.01)
     """Gains of the PID rule: proportional, integral, derivative."""
-    pid_delay: Copies = 10
+    pid_delay: Annotated[Copies, When("dual", ("pid",))] = 10
     """Updates between the two costs whose difference is the derivative."""
-    pid_smoothing: Share = 0.95
+    pid_smoothing: Annotated[Share, When("dual", ("pid",))] = 0.95
     """Weight of the past in the PID's exponential means."""
 
     clip: Positive = 0.2

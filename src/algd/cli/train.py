@@ -13,6 +13,7 @@ from algd.cli.progress import announce, interruptible, progress_line
 from algd.runs.checkpoint import read_snapshot
 from algd.runs.config import Settings, check_imported
 from algd.runs.directory import Run
+from algd.runs.validation import check_effect
 from algd.types import UserError
 
 MOST_SEEDS = 1_000
@@ -64,15 +65,14 @@ def run(arguments: list[str]) -> None:
     if len(named) > 1:
         raise UserError(f"A run trains one preset, not {' and '.join(named)}; see algd sweep.")
     source = read_snapshot(names.start_from) if names.start_from else None
-    defaults, name, algorithm = defaults_of(
-        source, names.env, canonical_preset(named[0]) if named else None
-    )
+    defaults, name, usual = defaults_of(source, names.env, named[0] if named else None)
     output = Output(out=names.out, start_from=names.start_from)
-    kind: Any = Train[type(algorithm)]
-    chosen = parse(kind, words, "train", Train(name, defaults, output, algorithm))
+    kind: Any = Train[type(usual)]
+    chosen = parse(kind, words, "train", Train(name, defaults, output, usual))
     # A word that belongs to nothing is a misspelt preset.
     canonical_preset(chosen.preset)
     settings, output, algorithm = chosen.settings, chosen.output, chosen.hyperparameters
+    check_effect(usual, algorithm)
     check_together(settings, output)
     search_here([names.env], output.trust)
     if names.env is None and not output.trust:

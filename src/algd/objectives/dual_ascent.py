@@ -2,7 +2,7 @@
 what episodes really cost."""
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ from algd.objectives.critic_learning import (
 from algd.objectives.lagrangians import Energy, energy_of
 from algd.objectives.multipliers import Dual, DualName, dual_rule
 from algd.objectives.td_targets import clipped_value, pessimistic_cost
-from algd.types import Fraction, Metrics, NonNegative, Positive
+from algd.types import Fraction, Gains, Metrics, NonNegative, Positive, When
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class PrimalDualOptions(CriticOptions):
     energy: Energy = "augmented"
     """What the policy descends: the augmented Lagrangian L_A (ALGD, SAC+AugLag, CAL), the plain one
     (LGD, SAC+Lag), or -Q alone (no constraint)."""
-    rho: Positive = 1.0
+    rho: Annotated[Positive, When("energy", ("augmented",))] = 1.0
     """Strength of the quadratic penalty in L_A; CAL's convexity c."""
 
     dual: DualName = "log-adam"
@@ -40,15 +40,15 @@ class PrimalDualOptions(CriticOptions):
     dual_signal: Literal["critics", "episodes"] = "critics"
     """What the multiplier follows: the critics' mean violation, in every round, or what the
     training episodes that ended have really cost, in the budget's own unit."""
-    dual_rate: Positive = 1e-3
+    dual_rate: Annotated[Positive, When("dual", ("projected", "adam", "log-adam"))] = 1e-3
     """Step size of all rules but PID; with `episodes` for each step of an episode that costs twice
     what it should."""
-    budget_share: Fraction = 0.9
+    budget_share: Annotated[Fraction, When("dual_signal", ("episodes",))] = 0.9
     """The share of the budget that `episodes` steers training to."""
-    lam_floor: float = -0.5
+    lam_floor: Annotated[float, When("dual_signal", ("episodes",))] = -0.5
     """How far below zero, in units of rho, the multiplier of an augmented energy may go under
     `projected` and `episodes`: a limit above the budget, for critics that expect too much."""
-    pid: tuple[NonNegative, NonNegative, NonNegative] = (0.05, 0.0005, 0.1)
+    pid: Annotated[Gains, When("dual", ("pid",))] = (0.05, 0.0005, 0.1)
     """Gains of the PID rule: proportional, integral, derivative."""
     initial_lam: NonNegative = 0.6931
     """The multiplier before the first step."""

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import numpy as np
 
-from algd.types import MOST, Ascending, Range, UserError
+from algd.types import MOST, Ascending, Range, UserError, When
 
 BY_TYPE = {int: Range(1, MOST), float: Range()}
 
@@ -49,6 +49,17 @@ def check_hyperparameters(algorithm: Any) -> None:
         raise UserError("--initial-lam must be above 0: a logarithm follows the multiplier.")
 
 
+def check_effect(before: Any, chosen: Any) -> None:
+    """Refuse the change of a hyperparameter that counts only with another value of another one."""
+    for name, hint in get_type_hints(type(chosen), include_extras=True).items():
+        if getattr(chosen, name) == getattr(before, name):
+            continue
+        for mark in getattr(hint, "__metadata__", ()):
+            if isinstance(mark, When) and getattr(chosen, mark.option) not in mark.values:
+                value = getattr(chosen, mark.option)
+                raise UserError(f"{option(name)} has no effect with {option(mark.option)} {value}.")
+
+
 def fitted(value: Any, hint: Any) -> Any:
     """The value as a field of this type keeps it: tuples for lists, Python's numbers for NumPy's,
     100000 for 1e5 and 1.0 for 1. What does not fit stays as it is, for `check_fields` to refuse."""
@@ -83,7 +94,7 @@ def _problem(value: Any, hint: Any, *marks: Any) -> str | None:
     the type in an `Annotated`."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        return _problem(value, *arguments)
+        return _problem(value, *(mark for mark in arguments if not isinstance(mark, When)))
     if origin is Literal:
         return None if value in arguments else f"one of {', '.join(map(str, arguments))}"
     if origin in (Union, types.UnionType):
