@@ -8,6 +8,7 @@ from algd.registration import register_when_possible
 __version__ = "0.1.0"
 __all__ = [
     "Budget",
+    "Outcome",
     "Policy",
     "Run",
     "UserError",
@@ -23,6 +24,7 @@ __all__ = [
 
 _HOME = {
     "Budget": "algd.types",
+    "Outcome": "algd.types",
     "Policy": "algd.evaluation.policy",
     "Run": "algd.runs.directory",
     "UserError": "algd.types",
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
     from algd.evaluation.policy import Policy, load
     from algd.runs.directory import Run
     from algd.training.callbacks import stop_when_flat
-    from algd.types import Budget, UserError
+    from algd.types import Budget, Outcome, UserError
 else:
     # Where types are checked, a misspelt name is to be seen.
     def __getattr__(name: str) -> Any:

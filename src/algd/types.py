@@ -299,7 +299,7 @@ class LearnsFromEpisodes(Protocol):
     ) -> Any:
         """The state that has seen the costs, in the budgets' units, of the copies' episodes that
         ``ended`` with this step, after so many steps (zero: goes on); called before the gradient
-        rounds of a step that ended one."""
+        rounds of a step. Where none ended it is the same state."""
         ...
 
 
@@ -310,14 +310,69 @@ class EnvStep(NamedTuple):
     first observation of a new episode if this step ended one.
     """
 
-    next_obs: Float[np.ndarray, "envs obs"]
-    obs: Float[np.ndarray, "envs obs"]
-    reward: Float[np.ndarray, " envs"]
-    cost: Float[np.ndarray, "envs constraints"]
-    terminated: Bool[np.ndarray, " envs"]
-    truncated: Bool[np.ndarray, " envs"]
-    goal_met: Bool[np.ndarray, " envs"]
-    margin: Float[np.ndarray, "envs constraints"]
+    next_obs: Float[Array | np.ndarray, "envs obs"]
+    obs: Float[Array | np.ndarray, "envs obs"]
+    reward: Float[Array | np.ndarray, " envs"]
+    cost: Float[Array | np.ndarray, "envs constraints"]
+    terminated: Bool[Array | np.ndarray, " envs"]
+    truncated: Bool[Array | np.ndarray, " envs"]
+    goal_met: Bool[Array | np.ndarray, " envs"]
+    margin: Float[Array | np.ndarray, "envs constraints"]
+
+
+class Outcome(NamedTuple):
+    """What one copy of a ``JaxEnv`` answers to an action, beside its new state.
+
+    ``terminated`` means that there is no future, ``truncated`` only that we stop looking;
+    ``margin`` is the signed constraint function, by default +1 where the step costs something and
+    -1 elsewhere.
+    """
+
+    reward: Float[Array, ""] | float
+    cost: Float[Array, " constraints"] | Float[Array, ""] | float | None = None
+    terminated: Bool[Array, ""] | bool = False
+    truncated: Bool[Array, ""] | bool = False
+    goal_met: Bool[Array, ""] | bool = False
+    margin: Float[Array, " constraints"] | None = None
+
+
+@runtime_checkable
+class JaxEnv(Protocol):
+    """One copy of an environment as two pure functions, which can be mapped and compiled.
+
+    Its state is a pytree of arrays that holds the observation as ``obs`` and all that the future
+    depends on; shapes and types never change. The functions know nothing of other copies, of the
+    horizon or of the next episode: to end one at the horizon and to ``reset`` is the caller's.
+    Equal environments are equal as Python objects, or they are compiled twice.
+    """
+
+    @property
+    def action_low(self) -> tuple[float, ...]:
+        """The least of each coordinate of the action."""
+        ...
+
+    @property
+    def action_high(self) -> tuple[float, ...]:
+        """The most of each."""
+        ...
+
+    @property
+    def budgets(self) -> tuple[Budget, ...]:
+        """What an episode may cost, a budget for each number of the cost."""
+        ...
+
+    @property
+    def horizon(self) -> int:
+        """The steps of a full episode."""
+        ...
+
+    def reset(self, key: PRNGKeyArray) -> Any:
+        """The state in which an episode begins."""
+        ...
+
+    def step(self, state: Any, action: Float[Array, " action"]) -> tuple[Any, Outcome]:
+        """The state that the action leads to, and what it earns and costs."""
+        ...
 
 
 @runtime_checkable

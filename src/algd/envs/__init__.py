@@ -3,14 +3,17 @@
 import difflib
 import importlib
 from collections.abc import Mapping
-from typing import Any
+from types import ModuleType
+from typing import Any, Literal
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
 
 from algd.envs.adapters import CostFunction, adapt_native, copy_foreign
+from algd.envs.diff_drive_jax import DiffDrive
+from algd.envs.jax_vector import JaxVectorEnv
 from algd.registration import NAMESPACE
-from algd.types import Budget, CostVectorEnv, UserError
+from algd.types import Budget, CostVectorEnv, JaxEnv, UserError
 
 __all__ = ["CostFunction", "EnvLike", "make", "names"]
 
@@ -30,6 +33,7 @@ def make(
     cost_function: CostFunction | None = None,
     env_options: Mapping[str, object] | None = None,
     horizon: int | None = None,
+    loop: Literal["host", "device"] | None = None,
 ) -> CostVectorEnv:
     """Make ``num_envs`` copies of a task of ours or of any Gymnasium environment with a cost.
 
@@ -41,12 +45,18 @@ def make(
     other environments need ``budgets``, and ``horizon`` if they are registered without
     ``max_episode_steps``. ``cost_function(obs, action, next_obs, info)`` gives the cost (a number
     or one number for each constraint) of an environment that reports none, or another one.
+
+    ``"module:Name"`` may also mean a ``JaxEnv``, or a class or function that makes one. On the
+    ``loop`` ``"device"`` only such environments can be, and DiffDrive takes its form in JAX.
     """
     if num_envs < 1:
         raise UserError(f"{num_envs} copies of {env_id} were asked for: at least 1 is needed.")
     options: dict[str, Any] = dict(env_options or {})
-    spec = find(env_id)
     try:
+        in_jax = find_jax(env_id, options, loop)
+        if in_jax is not None:
+            return JaxVectorEnv(in_jax, num_envs, env_id, budgets, horizon)
+        spec = find(env_id)
         if spec.namespace == NAMESPACE and cost_function is None:
             envs = gymnasium.make_vec(spec, num_envs, **options)
             return adapt_native(envs, env_id, budgets, horizon)
@@ -69,19 +79,43 @@ def make(
 
 def find(env_id: str) -> GymnasiumSpec:
     """The registered environment that ``env_id`` means."""
-    module, _, name = env_id.rpartition(":")
-    if module:
-        try:
-            importlib.import_module(module)
-        except Exception as error:
-            raise UserError(
-                f"The environment {env_id!r} asks for the module {module!r}, "
-                f"which could not be imported: {type(error).__name__}: {error}"
-            ) from error
-    spec = registered(name)
+    _import_of(env_id)
+    spec = registered(env_id)
     if spec is None:
+        name = env_id.rpartition(":")[2]
         raise UserError(f"There is no environment {name!r}. {_nearest(name)}")
     return spec
+
+
+def find_jax(
+    env_id: str, options: Mapping[str, Any], loop: Literal["host", "device"] | None
+) -> JaxEnv | None:
+    """The environment written in JAX that ``env_id`` means, if it is to be taken."""
+    module, spec = _import_of(env_id), registered(env_id)
+    if spec is None:
+        found = getattr(module, env_id.rpartition(":")[2], None)
+        made = found(**options) if callable(found) else found
+        if isinstance(made, JaxEnv):
+            return made
+    elif loop == "device" and (spec.namespace, spec.name) == (NAMESPACE, "DiffDrive"):
+        return DiffDrive(**options)
+    if loop == "device":
+        raise UserError(
+            f"{env_id} is not written in JAX: its copies step on the host. Leave out --loop device."
+        )
+    return None
+
+
+def _import_of(env_id: str) -> ModuleType | None:
+    """The module that ``env_id`` names, imported."""
+    module = env_id.rpartition(":")[0]
+    try:
+        return importlib.import_module(module) if module else None
+    except Exception as error:
+        raise UserError(
+            f"The environment {env_id!r} asks for the module {module!r}, "
+            f"which could not be imported: {type(error).__name__}: {error}"
+        ) from error
 
 
 def registered(env_id: str) -> GymnasiumSpec | None:

@@ -60,12 +60,7 @@ def copy_foreign(
     check_observation_space(name, first.observation_space)
     if not spaces.flatdim(first.observation_space):
         raise UserError(f"The observations of {name} are empty: there is nothing to learn from.")
-    if not budgets:
-        raise UserError(
-            f"{name} has no budget of its own: say what an episode may cost, "
-            "for example with --budget 25 (in Python: budget=25.0)."
-        )
-    for budget in budgets:
+    for budget in (budgets := given_budgets(name, budgets)):
         check_budget(name, budget)
     budgets = with_distinct_names(name, budgets, getattr(first.unwrapped, "cost_names", None))
     if horizon is None:
@@ -73,13 +68,7 @@ def copy_foreign(
         horizon = first.spec.max_episode_steps if first.spec else None
     if horizon is None:
         horizon = getattr(first.unwrapped, "horizon", None)
-    if horizon is None:
-        raise UserError(
-            f"{name} has no time limit: register it with max_episode_steps, or say how many steps "
-            "an episode has, for example with --horizon 1000 (in Python: horizon=1000)."
-        )
-    if horizon < 1:
-        raise UserError(f"The horizon of {name} must be at least 1 step, not {horizon}.")
+    horizon = checked_horizon(name, horizon)
     reports = [CostReport(env, name, budgets, horizon, cost_function) for env in copies]
     adapted = VectorAdapter(CopiedVectorEnv(reports), exact_state=False)
     # Whether a cost is reported shows only in a step: take one now, before a run is begun.
@@ -121,6 +110,28 @@ def check_observation_space(name: str, space: gymnasium.Space) -> None:
             )
     for part in parts:
         check_observation_space(name, part)
+
+
+def given_budgets(name: str, budgets: tuple[Budget, ...] | None) -> tuple[Budget, ...]:
+    """The budgets, of an environment that has none of its own."""
+    if not budgets:
+        raise UserError(
+            f"{name} has no budget of its own: say what an episode may cost, "
+            "for example with --budget 25 (in Python: budget=25.0)."
+        )
+    return budgets
+
+
+def checked_horizon(name: str, horizon: int | None) -> int:
+    """The steps of a full episode, if somebody has said how many."""
+    if horizon is None:
+        raise UserError(
+            f"{name} has no time limit: register it with max_episode_steps, or say how many steps "
+            "an episode has, for example with --horizon 1000 (in Python: horizon=1000)."
+        )
+    if horizon < 1:
+        raise UserError(f"The horizon of {name} must be at least 1 step, not {horizon}.")
+    return horizon
 
 
 def check_budget(name: str, budget: Budget) -> None:

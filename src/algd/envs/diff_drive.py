@@ -49,6 +49,14 @@ METADATA: dict[str, Any] = {
 }
 
 
+def scaled_budgets(cost_parts: bool, horizon: int) -> tuple[Budget, ...]:
+    """What episodes of this length may cost."""
+    if type(horizon) is not int or horizon < 1:
+        raise UserError(f"DiffDrive's horizon must be a whole number, at least 1, not {horizon!r}.")
+    budgets = (HAZARD_BUDGET, ENERGY_BUDGET) if cost_parts else (HAZARD_BUDGET,)
+    return tuple(replace(b, limit=b.limit * horizon / HORIZON) for b in budgets)
+
+
 class DiffDriveVectorEnv(VectorEnv):
     """Many robots at once; autoreset in the same step, or in the next.
 
@@ -70,18 +78,13 @@ class DiffDriveVectorEnv(VectorEnv):
         horizon: int = HORIZON,
         autoreset_mode: str | AutoresetMode = AutoresetMode.SAME_STEP,
     ) -> None:
-        if type(horizon) is not int or horizon < 1:
-            raise UserError(
-                f"DiffDrive's horizon must be a whole number, at least 1, not {horizon!r}."
-            )
         self.num_envs = num_envs
         self._autoreset = Autoreset(autoreset_mode, num_envs)
         self.metadata = {**METADATA, "autoreset_mode": self._autoreset.mode}
         self.render_mode = render_mode
         self.cost_parts = cost_parts
         self.horizon = horizon
-        budgets = (HAZARD_BUDGET, ENERGY_BUDGET) if cost_parts else (HAZARD_BUDGET,)
-        self.budgets = tuple(replace(b, limit=b.limit * horizon / HORIZON) for b in budgets)
+        self.budgets = scaled_budgets(cost_parts, horizon)
         self.single_observation_space = spaces.Box(-np.inf, np.inf, (OBS_SIZE,), np.float32)
         self.single_action_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
         self.observation_space = batch_space(self.single_observation_space, num_envs)

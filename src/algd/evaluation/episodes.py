@@ -1,16 +1,29 @@
 """Roll a policy out on environments of its own and report what its episodes earned and cost."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from algd.evaluation.acting import CANDIDATES, act, assess, finite
-from algd.types import Algorithm, Choice, CostVectorEnv, EnvSpec, EnvStep, UserError
+from algd.envs.jax_vector import JaxVectorEnv, begin, step_all
+from algd.evaluation.acting import CANDIDATES, NonFiniteAction, act, assess, finite
+from algd.types import (
+    Algorithm,
+    Choice,
+    CostVectorEnv,
+    EnvSpec,
+    EnvStep,
+    JaxEnv,
+    UserError,
+)
 
 fold_in = jax.jit(jax.random.fold_in)
+# What can be not finite in a step, in the order in which one follows from the other.
+FAULTS = ("action", "observation", "reward", "cost", "margin")
 
 
 class Episodes(NamedTuple):
@@ -33,32 +46,50 @@ class BrokenStep(UserError):
     """An environment reported something that is not a finite number."""
 
 
+def broken_evaluation(quantities: list[str]) -> BrokenStep:
+    """What to say of an environment that broke down."""
+    return BrokenStep(
+        f"In an evaluation the environment reported a {' and a '.join(quantities)} that is not "
+        "finite. To leave such steps out: --bad-steps drop."
+    )
+
+
 class Cut(Exception):
     """An evaluation that nobody waits for any longer."""
 
 
-def broken_steps(result: EnvStep) -> dict[str, Bool[np.ndarray, " envs"]]:
+# What follows is computed by NumPy (`xp`) where environments step on the host, and by JAX inside of
+# programs.
+
+
+def broken_steps(result: EnvStep, xp: Any = np) -> dict[str, Bool[Array | np.ndarray, " envs"]]:
     """Which copies report something that is not a finite number, by quantity."""
     told = {
-        "observation": np.hstack([result.next_obs, result.obs]),
+        "observation": xp.hstack([result.next_obs, result.obs]),
         "reward": result.reward[:, None],
         "cost": result.cost,
         "margin": result.margin,
     }
-    return {name: np.logical_not(np.isfinite(x).all(axis=1)) for name, x in told.items()}
+    return {name: xp.logical_not(xp.isfinite(x).all(axis=1)) for name, x in told.items()}
 
 
 def in_budget_unit(
-    plain: Float[np.ndarray, "*batch constraints"],
-    discounted: Float[np.ndarray, "*batch constraints"],
+    plain: Float[Array | np.ndarray, "*batch constraints"],
+    discounted: Float[Array | np.ndarray, "*batch constraints"],
     spec: EnvSpec,
-) -> Float[np.ndarray, "*batch constraints"]:
+    xp: Any = np,
+) -> Any:
     """Each constraint's cost as its budget counts it."""
-    return np.where([b.discounted for b in spec.budgets], discounted, plain)
+    return xp.where(np.array([b.discounted for b in spec.budgets]), discounted, plain)
 
 
-def powers(discount: float, exponents: Int[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
-    """`discount ** exponents` one by one: NumPy takes another way for one than for several."""
+def powers(
+    discount: float, exponents: Int[Array | np.ndarray, " n"], xp: Any = np
+) -> Float[Array | np.ndarray, " n"]:
+    """`discount ** exponents`."""
+    if xp is not np:
+        return discount ** exponents.astype(xp.float32)
+    # One by one: NumPy takes another way for one than for several.
     return np.array([discount**exponent for exponent in exponents.tolist()])
 
 
@@ -77,8 +108,13 @@ def evaluate(
     """Run episodes to their ends, equally many in each copy so that short ones gain no weight.
 
     What an environment reports that is not a finite number stops it, or is left out and counted;
-    `Cut` is raised as soon as it is no longer `wanted`.
+    `Cut` is raised as soon as it is no longer `wanted`. Episodes of an environment written in
+    JAX run at once, on the device.
     """
+    if isinstance(envs, JaxVectorEnv):
+        return evaluate_on_device(
+            algorithm, state, envs, episodes, seed, mode, discount, candidates, bad_steps, wanted
+        )
     count, constraints = envs.num_envs, len(envs.spec.budgets)
     waves = -(-episodes // count)
     finished: list[list[Episodes]] = [[] for _ in range(count)]
@@ -100,11 +136,7 @@ def evaluate(
         faults = broken_steps(result)
         bad = np.any(list(faults.values()), axis=0)
         if bad.any() and bad_steps == "stop":
-            names = " and a ".join(name for name, where in faults.items() if where.any())
-            raise BrokenStep(
-                f"In an evaluation the environment reported a {names} that is not finite. To leave "
-                "such steps out: --bad-steps drop."
-            )
+            raise broken_evaluation([name for name, where in faults.items() if where.any()])
         cost = np.where(bad[:, None], 0.0, result.cost)
         returns += np.where(bad, 0.0, result.reward)
         plain += cost
@@ -130,3 +162,103 @@ def evaluate(
     # Wave by wave, so that leaving out the last few episodes leaves out no copy's early ones.
     rows = [finished[i][wave] for wave in range(waves) for i in range(count)][:episodes]
     return Episodes(*(np.stack(column) for column in zip(*rows, strict=True)))
+
+
+# --- on the device ------------------------------------------------------------------------------
+
+# Episodes that run at once.
+MOST_COPIES = 1_024
+
+
+def evaluate_on_device(
+    algorithm: Algorithm,
+    state: Any,
+    envs: JaxVectorEnv,
+    episodes: int,
+    seed: int,
+    mode: Choice,
+    discount: float,
+    candidates: int,
+    bad_steps: Literal["stop", "drop"],
+    wanted: Callable[[], bool],
+) -> Episodes:
+    """The same where every episode has a copy of its own."""
+    copies = min(episodes, MOST_COPIES)
+    parts = []
+    for wave in range(-(-episodes // copies)):
+        if not wanted():
+            raise Cut
+        key = jax.random.fold_in(jax.random.key(seed), wave)
+        found, faults = jax.device_get(
+            run_episodes(
+                algorithm, state, envs.env, envs.spec, copies, key, mode, discount, candidates
+            )
+        )
+        if faults.pop("action"):
+            raise NonFiniteAction("The policy's action is infinite or not a number.")
+        broken = [name for name, at in faults.items() if at]
+        if broken and bad_steps == "stop":
+            raise broken_evaluation(broken)
+        parts.append(found)
+    columns = [np.concatenate(part)[:episodes] for part in zip(*parts, strict=True)]
+    kinds = {"f": np.float64, "i": np.int64}
+    return Episodes(*(column.astype(kinds[column.dtype.kind]) for column in columns))
+
+
+@partial(
+    jax.jit,
+    static_argnames=("algorithm", "env", "spec", "copies", "mode", "discount", "candidates"),
+)
+def run_episodes(
+    algorithm: Algorithm,
+    state: Any,
+    env: JaxEnv,
+    spec: EnvSpec,
+    copies: int,
+    key: PRNGKeyArray,
+    mode: Choice,
+    discount: float,
+    candidates: int,
+) -> tuple[Any, dict[str, Bool[Array, ""]]]:
+    """One episode in each copy, and what was not finite in any of them."""
+    reset_key, act_key = jax.random.split(key)
+
+    def actions(obs: Float[Array, "envs obs"], step: Int[Array, ""]) -> Float[Array, "envs action"]:
+        obs = jnp.nan_to_num(obs, posinf=0.0, neginf=0.0)
+        return act(algorithm, state, obs, jax.random.fold_in(act_key, step), mode, candidates)[0]
+
+    def step(carry: tuple[Any, ...]) -> tuple[Any, ...]:
+        step, world, running, sums, faults = carry
+        chosen = actions(world.obs, step)
+        world, outcome = step_all(env, spec, world, chosen)
+        result = EnvStep(next_obs=world.obs, obs=world.obs, **outcome._asdict())
+        told = {"action": ~jnp.isfinite(chosen).all(axis=1)} | broken_steps(result, jnp)
+        faults = {name: faults[name] | (at & running).any() for name, at in told.items()}
+        bad = jnp.any(jnp.stack(list(told.values())), axis=0)
+        counts = running & ~bad
+        cost = jnp.where(counts[:, None], result.cost, 0.0)
+        weights = powers(discount, sums.length, jnp)[:, None]
+        sums = sums._replace(
+            returns=sums.returns + jnp.where(counts, result.reward, 0.0),
+            cost=sums.cost + cost,
+            discounted_cost=sums.discounted_cost + weights * cost,
+            length=sums.length + running.astype(jnp.int32),
+            dropped=sums.dropped + (running & bad).astype(jnp.int32),
+        )
+        ended = result.terminated | result.truncated | (step + 1 >= spec.horizon)
+        return step + 1, world, running & ~ended, sums, faults
+
+    world = begin(env, copies, reset_key).state
+    none, nothing = jnp.zeros((), jnp.int32), jnp.zeros((copies, len(spec.budgets)))
+    counts = jnp.zeros(copies, jnp.int32)
+    expected = assess(algorithm, state, world.obs, actions(world.obs, none)).cost
+    # The same columns, but arrays of JAX.
+    columns: Any = Episodes
+    sums = columns(jnp.zeros(copies), nothing, nothing, expected, counts, counts)
+    faults = dict.fromkeys(
+        ("action", "observation", "reward", "cost", "margin"), jnp.zeros((), bool)
+    )
+    start = (none, world, jnp.ones(copies, bool), sums, faults)
+    *_, sums, faults = jax.lax.while_loop(lambda carry: carry[2].any(), step, start)
+    cost = in_budget_unit(sums.cost, sums.discounted_cost, spec, jnp)
+    return sums._replace(cost=cost), faults

@@ -67,6 +67,10 @@ class Settings:
     last: the policy then acts one step behind what it has learnt."""
     devices: int = 1
     """Devices among which each minibatch is sharded."""
+    loop: Literal["host", "device"] | None = None
+    """Where the environment steps: called from the host, or compiled together with acting and
+    learning into one program on the device, if it is written in JAX. By default the environment
+    decides; DiffDrive has both forms, of which that of the host is the default."""
     bad_steps: Literal["stop", "drop"] = "stop"
     """What to do when an environment reports a number that is not finite."""
 
@@ -107,7 +111,14 @@ def make_envs(settings: Settings, copies: int, given: Given = NOTHING_MORE) -> C
         cost_function=given.cost_function,
         horizon=settings.horizon,
         env_options=parse_options(settings.env_options),
+        loop=settings.loop,
     )
+
+
+def with_loop(settings: Settings, environments: CostVectorEnv) -> Settings:
+    """The settings with the loop that a run on these environments takes."""
+    in_jax = isinstance(environments, envs.JaxVectorEnv)
+    return dataclasses.replace(settings, loop=settings.loop or ("device" if in_jax else "host"))
 
 
 def close(env: CostVectorEnv) -> None:
@@ -162,13 +173,23 @@ def check(settings: Settings, algorithm: Algorithm) -> None:
             f"--devices {settings.devices}: this machine has {len(jax.devices())} for JAX. "
             "(XLA_FLAGS=--xla_force_host_platform_device_count=4 makes four out of a CPU.)"
         )
+    on_device = settings.loop == "device"
     if settings.devices > 1 and (
-        not isinstance(algorithm, ReplayOptions) or algorithm.batch_size % settings.devices
+        algorithm.batch_size % settings.devices
+        if isinstance(algorithm, ReplayOptions)
+        else not on_device
     ):
         raise UserError(
             "Several devices share out the minibatches of algorithms that learn from replay; "
             "--batch-size must be a multiple of --devices."
         )
+    if on_device and settings.envs % settings.devices:
+        raise UserError(
+            f"With --loop device the devices share out the copies: the {settings.envs} of --envs "
+            f"must be a multiple of the {settings.devices} of --devices."
+        )
+    if on_device and settings.overlap:
+        raise UserError("--overlap is for environments on the host, not for --loop device.")
     if isinstance(algorithm, ReplayOptions) and algorithm.replay_size < settings.envs:
         raise UserError(
             f"--replay-size must be at least the {settings.envs} of --envs, "

@@ -12,12 +12,13 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from algd.runs.config import kept_transitions, make_envs
+from algd.runs.config import kept_transitions, make_envs, with_loop
 from algd.runs.directory import KEEP, Run
 from algd.runs.files import LARGEST_RECORD, read_whole, write_atomically
 from algd.sweeps.executors import answer, start
 from algd.sweeps.plan import Job
 from algd.training import state as training_state
+from algd.training.device import run_program
 from algd.training.state import Setup, TrainState
 from algd.training.steps import evaluate, iterate
 from algd.types import Algorithm, ReplayOptions, RolloutOptions, UserError
@@ -56,12 +57,13 @@ def measure(job: Job, cache: str | None, seconds: float = 2.0, repeats: int = 3)
     algorithm = _without_warm_up(job)
     environments = make_envs(job.settings, job.settings.envs)
     with tempfile.TemporaryDirectory() as folder:
-        setup = Setup(job.settings, algorithm, environments.spec, (Run(Path(folder)),))
+        settings = with_loop(job.settings, environments)
+        setup = Setup(settings, algorithm, environments.spec, (Run(Path(folder)),))
         state = training_state.start(setup, [environments])
         rollout = algorithm.rollout_steps if isinstance(algorithm, RolloutOptions) else 0
         # Twice around: the second pass meets every program compiled.
         for _ in range(max(-(-2 * rollout // job.settings.envs), WARM_UP)):
-            state = iterate(setup, state)
+            state = _advance(setup, state)
         per_step: list[float] = []
         for _ in range(repeats):
             state, spent = _seconds_per_step(setup, state, rollout, seconds / repeats)
@@ -91,10 +93,14 @@ def _seconds_per_step(
     before, clock, wall = state.step, time.process_time(), time.monotonic()
     while time.monotonic() - wall < at_least or state.step == before:
         for _ in range(stride):
-            state = iterate(setup, state)
+            state = _advance(setup, state)
     # What is still being computed belongs to these steps.
     jax.block_until_ready(state.learner)
     return state, (time.process_time() - clock) / (state.step - before)
+
+
+def _advance(setup: Setup, state: TrainState) -> TrainState:
+    return (run_program if setup.settings.loop == "device" else iterate)(setup, state)
 
 
 def _processor_seconds(work: Callable[[], Any]) -> float:

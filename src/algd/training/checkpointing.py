@@ -27,8 +27,12 @@ from algd.runs.directory import KEEP, Run
 from algd.runs.files import DamagedFile, LogPosition
 from algd.training.replay import Replay, capacity, example
 from algd.training.seeds import split
-from algd.training.state import Setup, TrainState, start
-from algd.training.statistics import no_episodes, statistics_from_arrays, statistics_to_arrays
+from algd.training.state import Setup, TrainState, empty_rollout, start
+from algd.training.statistics import (
+    no_episodes,
+    statistics_from_arrays,
+    statistics_to_arrays,
+)
 from algd.training.steps import Diverged, count_metrics, fresh_episodes
 from algd.training.updates import replicate
 from algd.types import CostVectorEnv, ReplayOptions, Transition, UserError
@@ -50,8 +54,10 @@ def save(
         if broken:
             raise Diverged(state.step, [f"the parameters of {', '.join(broken[:3])}"])
     replays, stored = split(state.replay, seeds), list(state.stored)
-    rollout = jax.tree.map(lambda *x: np.stack(x), *state.rollout) if state.rollout else None
-    rollouts = _split_rollout(rollout, seeds)
+    rollouts = [None] * seeds
+    if state.rollout is not None and state.collected:
+        full = split(state.rollout, seeds)
+        rollouts = [jax.tree.map(lambda x: x[: state.collected], part) for part in full]
     pendings = _split_pending(state.pending, seeds)
     for i, run in enumerate(setup.runs):
         with run.writing():
@@ -70,12 +76,6 @@ def save(
             write_checkpoint(run, held, bests[i] if bests else None)
             _drop_old_pieces(run, replays[i], stored[i], state.step)
     return state._replace(stored=tuple(stored))
-
-
-def _split_rollout(rollout: Transition | None, seeds: int) -> list[Transition | None]:
-    if rollout is None or seeds == 1:
-        return [rollout] * seeds
-    return [jax.tree.map(lambda x, i=i: x[:, i], rollout) for i in range(seeds)]
 
 
 def _split_pending(pending: PendingUpdate | None, seeds: int) -> list[PendingUpdate | None]:
@@ -126,16 +126,13 @@ def load(setup: Setup, envs: CostVectorEnv, held: Checkpoint) -> tuple[TrainStat
         statistics = statistics_from_arrays(held.statistics)
         for name, x in statistics.update_sums.items():
             check_alike({name: x}, {name: np.zeros(len(spec.budgets) if x.ndim else ())})
-        if held.rollout is not None:
-            steps = (len(held.rollout.reward), settings.envs)
-            check_transition(held.rollout, example(spec), steps)
+        rollout, collected = _load_rollout(setup, learner, held.rollout)
         if held.pending is not None:
             check_transition(held.pending.fresh, example(spec), (settings.envs,))
             copies, constraints = settings.envs, len(spec.budgets)
             shapes = {"keep": (copies,), "cost_so_far": (copies, constraints), "ended": (copies,)}
             if any(getattr(held.pending, name).shape != size for name, size in shapes.items()):
                 raise DamagedFile("the step that is still to be learnt from has other shapes")
-        rollout = _rows(held.rollout)
         envs.reset(settings.seed)
         check_alike(held.env, envs.save_state())
         envs.restore_state(held.env)
@@ -147,6 +144,7 @@ def load(setup: Setup, envs: CostVectorEnv, held: Checkpoint) -> tuple[TrainStat
         key=jax.random.split(jax.random.key(settings.seed))[1],
         counters=held.counters,
         rollout=rollout,
+        collected=collected,
         pending=held.pending,
         metrics={},
         obs=held.obs,
@@ -157,11 +155,21 @@ def load(setup: Setup, envs: CostVectorEnv, held: Checkpoint) -> tuple[TrainStat
     return fresh_episodes(setup, state), position
 
 
-def _rows(stacked: Transition | None) -> tuple[Transition, ...]:
-    if stacked is None:
-        return ()
-    rows = range(len(stacked.reward))
-    return tuple(jax.tree.map(lambda x, i=i: x[i], stacked) for i in rows)
+def _load_rollout(
+    setup: Setup, learner: Any, held: Transition | None
+) -> tuple[Transition | None, int]:
+    """The steps for the next on-policy update, and how many they are."""
+    rollout = empty_rollout(setup, learner)
+    if rollout is None or held is None:
+        return rollout, 0
+    count = len(held.reward)
+    found, wanted = (
+        {name: (x.shape[1:], x.dtype) for name, x in to_arrays(steps).items()}
+        for steps in (held, rollout)
+    )
+    if found != wanted or count > len(rollout.reward):
+        raise DamagedFile("the steps of the next update have other shapes in the checkpoint")
+    return jax.tree.map(lambda store, rows: store.at[:count].set(rows), rollout, held), count
 
 
 def _load_replay(setup: Setup, run: Run, stored: int) -> Replay | None:

@@ -27,11 +27,13 @@ from algd.runs.config import (
     make_envs,
     parse_config,
     with_environment,
+    with_loop,
 )
 from algd.runs.directory import CannotWrite, Run, create_run
 from algd.runs.files import LogPosition
 from algd.runs.metrics_log import MetricsLog
 from algd.training.checkpointing import load_newest, save
+from algd.training.device import run_program
 from algd.training.state import Setup, TrainState, start
 from algd.training.steps import Diverged, Row, advance, decide, evaluate, train_rows
 from algd.training.warm_start import check_fits
@@ -116,6 +118,9 @@ def train_seeds(
         for mine in each:
             environments.append(make_envs(mine, mine.envs, given))
             stack.callback(close, environments[-1])
+        each = [with_loop(mine, environments[0]) for mine in each]
+        settings = each[0]
+        check(settings, algorithm)
         spec = environments[0].spec
         check_memory(spec, len(each) * kept_transitions(settings, algorithm), algorithm)
         origin = {}
@@ -176,6 +181,7 @@ def resume(
             run.make_folders()
         environments = make_envs(settings, settings.envs)
         stack.callback(close, environments)
+        settings = with_loop(settings, environments)
         described = describe(settings, algorithm, name, environments.spec)
         for part in ("budgets", "horizon"):
             if described[part] != config[part]:
@@ -288,8 +294,11 @@ def _loop(
                 judge()
             while state.step < settings.steps and not signals and not stopped:
                 before, iterating = state.step, True
-                state, decision = decide(setup, state)
-                state = advance(setup, state, decision)
+                if settings.loop == "device":
+                    state = run_program(setup, state)
+                else:
+                    state, decision = decide(setup, state)
+                    state = advance(setup, state, decision)
                 iterating = False
                 due = lambda every: state.step // every > before // every  # noqa: B023, E731
                 if due(settings.log_every):
@@ -354,7 +363,8 @@ def owes_evaluation(setup: Setup, state: TrainState) -> bool:
 def is_untouched(state: TrainState) -> bool:
     """Whether an iteration that was broken off has taken nothing of the state it began with: no
     memory on the device, and no step of environments whose state is saved."""
-    taken = any(x.is_deleted() for x in jax.tree.leaves((state.learner, state.replay)))
+    on_device = (state.learner, state.replay, state.rollout)
+    taken = any(x.is_deleted() for x in jax.tree.leaves(on_device))
     return not taken and not any(env.exact_state for env in state.envs)
 
 

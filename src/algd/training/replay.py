@@ -1,4 +1,7 @@
-"""A ring buffer of transitions that lives on the device, as a pytree."""
+"""Transitions that live on the device, as pytrees: a ring buffer, and the steps of one rollout."""
+
+import dataclasses
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -37,6 +40,18 @@ def init_replay(example: Transition, capacity: int) -> Replay:
     """An empty buffer for transitions of the example's shapes (no leading axis)."""
     data = jax.tree.map(lambda x: jnp.zeros((capacity, *x.shape), x.dtype), example)
     return Replay(data, jnp.zeros((), jnp.int32))
+
+
+def init_rollout(example: Transition, rows: int, copies: int, extras: dict[str, Any]) -> Transition:
+    """Room for so many steps of all copies; `extras` shows what comes with one of them."""
+    data = jax.tree.map(lambda x: jnp.zeros((rows, copies, *x.shape), x.dtype), example)
+    told = jax.tree.map(lambda x: jnp.zeros((rows, *x.shape), x.dtype), extras)
+    return dataclasses.replace(data, extras=told)
+
+
+def put(rollout: Transition, fresh: Transition, row: int | Int[Array, ""]) -> Transition:
+    """The rollout with a step of all copies in this row."""
+    return jax.tree.map(lambda store, new: store.at[row].set(new), rollout, fresh)
 
 
 def capacity(replay: Replay) -> int:

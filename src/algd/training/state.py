@@ -12,13 +12,21 @@ from jaxtyping import Array, Float, Key
 from algd.runs.checkpoint import Counters, PendingUpdate, Snapshot
 from algd.runs.config import NOTHING_MORE, Given, Settings, close, kept_transitions, make_envs
 from algd.runs.directory import Run
-from algd.training.replay import Replay, example, init_replay
+from algd.training.replay import Replay, example, init_replay, init_rollout
 from algd.training.seeds import stack
 from algd.training.statistics import EpisodeStatistics, no_episodes
 from algd.training.timing import Stopwatch
-from algd.training.updates import fresh_state, replicate
+from algd.training.updates import fresh_state, replicate, sample_actions
 from algd.training.warm_start import warm_start
-from algd.types import Algorithm, CostVectorEnv, EnvSpec, Metrics, ReplayOptions, Transition
+from algd.types import (
+    Algorithm,
+    CostVectorEnv,
+    EnvSpec,
+    Metrics,
+    ReplayOptions,
+    RolloutOptions,
+    Transition,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,26 +69,43 @@ class TrainState(NamedTuple):
     """All that training changes.
 
     The arrays of several seeds have a leading axis of seeds on the device; what lives on the host
-    has one entry for each seed. `metrics` are those of gradient rounds that may still be running,
-    `stored` is how many transitions are on the disk.
+    has one entry for each seed. `collected` counts the vector steps in the `rollout`. `metrics` are
+    those of gradient rounds that may still be running, `stored` is how many transitions are on the
+    disk. `stride` bounds the vector steps of one call, where a program takes several.
     """
 
     learner: Any
     replay: Replay | None
     key: Key[Array, "*seeds"]
     counters: Counters
-    rollout: tuple[Transition, ...]
+    rollout: Transition | None
+    collected: int
     pending: PendingUpdate | None
     metrics: Metrics
     obs: Float[np.ndarray, "*seeds envs obs"]
     envs: tuple[CostVectorEnv, ...]
     statistics: tuple[EpisodeStatistics, ...]
     stored: tuple[int, ...]
+    stride: int = 1
 
     @property
     def step(self) -> int:
         """Environment steps so far."""
         return self.counters.step
+
+
+def empty_rollout(setup: Setup, learner: Any) -> Transition | None:
+    """Room for the steps of one on-policy update."""
+    settings, algorithm, spec = setup.settings, setup.algorithm, setup.spec
+    if not isinstance(algorithm, RolloutOptions):
+        return None
+    copies, constraints = settings.envs, len(spec.budgets)
+    obs = np.zeros((copies, spec.obs_size), np.float32)
+    _, extras = jax.eval_shape(lambda: sample_actions(algorithm, learner, obs, jax.random.key(0)))
+    extras |= {"cost_so_far": np.zeros((copies, constraints), np.float32)}
+    extras |= {"keep": np.zeros(copies, np.bool_)}
+    rows = -(-kept_transitions(settings, algorithm) // copies)
+    return init_rollout(example(spec), rows, copies, extras)
 
 
 def start(
@@ -104,7 +129,8 @@ def start(
         replay=replay,
         key=stack(keys),
         counters=Counters(),
-        rollout=(),
+        rollout=stack([empty_rollout(setup, learner) for learner in learners]),
+        collected=0,
         pending=None,
         metrics={},
         obs=stack([env.reset(seed) for seed, env in zip(setup.seed_of, envs, strict=True)]),

@@ -3,12 +3,35 @@
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from algd.evaluation.episodes import Episodes, in_budget_unit, powers
 from algd.types import EnvSpec, EnvStep, metric_suffixes
 
 UPDATE = "update/"
+
+
+class Running(NamedTuple):
+    """Sums over the episode that each copy is in."""
+
+    returns: Float[Array | np.ndarray, " envs"]
+    plain: Float[Array | np.ndarray, "envs constraints"]
+    discounted: Float[Array | np.ndarray, "envs constraints"]
+    length: Int[Array | np.ndarray, " envs"]
+
+
+class Tally(NamedTuple):
+    """What one vector step adds to the sums of the same names."""
+
+    ended: Int[Array | np.ndarray, ""]
+    ended_return: Float[Array | np.ndarray, ""]
+    ended_length: Int[Array | np.ndarray, ""]
+    ended_cost: Float[Array | np.ndarray, " constraints"]
+    ended_over: Float[Array | np.ndarray, " constraints"]
+    total_episodes: Int[Array | np.ndarray, ""]
+    total_cost: Float[Array | np.ndarray, " constraints"]
+    total_unsafe_steps: Float[Array | np.ndarray, " constraints"]
+    dropped: Int[Array | np.ndarray, ""]
 
 
 class EpisodeStatistics(NamedTuple):
@@ -30,6 +53,11 @@ class EpisodeStatistics(NamedTuple):
     dropped: Int[np.ndarray, ""]
     updates: Int[np.ndarray, ""]
     update_sums: dict[str, np.ndarray]
+
+    @property
+    def running(self) -> Running:
+        """Those over the running episodes."""
+        return Running(self.returns, self.plain, self.discounted, self.length)
 
 
 def no_episodes(spec: EnvSpec, num_envs: int) -> EpisodeStatistics:
@@ -67,42 +95,63 @@ def count_step(
     The second value is what each copy's episode has cost up to and including this step, in the
     budgets' units.
     """
-    cost = np.where(keep[:, None], result.cost, 0.0)
-    returns = sums.returns + np.where(keep, result.reward, 0.0)
-    plain = sums.plain + cost
-    discounted = sums.discounted + powers(discount, sums.length)[:, None] * cost
-    cost_so_far = in_budget_unit(plain, discounted, spec)
-    sums = sums._replace(
-        returns=returns,
-        plain=plain,
-        discounted=discounted,
-        length=sums.length + 1,
-        total_cost=sums.total_cost + cost.sum(axis=0),
-        total_unsafe_steps=sums.total_unsafe_steps + (cost > 0).sum(axis=0),
-        dropped=sums.dropped + (~keep).sum(),
-    )
+    running, tally, cost_so_far = tally_step(sums.running, result, keep, spec, discount)
+    added = {name: getattr(sums, name) + x for name, x in tally._asdict().items()}
+    return sums._replace(**running._asdict(), **added), cost_so_far
+
+
+def count_steps(sums: EpisodeStatistics, running: Running, tallies: Tally) -> EpisodeStatistics:
+    """Take in the vector steps of a program, with a tally each along the first axis."""
+    added = {name: _total(getattr(sums, name), x) for name, x in tallies._asdict().items()}
+    kept = {name: x.astype(getattr(sums, name).dtype) for name, x in running._asdict().items()}
+    return sums._replace(**kept, **added)
+
+
+def _total(before: Any, each: np.ndarray) -> np.ndarray:
+    """One after the other: sums that do not depend on where a program was cut."""
+    numbers = np.concatenate([before[None], each.astype(before.dtype)])
+    return np.asarray(np.cumsum(numbers, axis=0)[-1])
+
+
+def tally_step(
+    running: Running,
+    result: EnvStep,
+    keep: Bool[Array | np.ndarray, " envs"],
+    spec: EnvSpec,
+    discount: float,
+    xp: Any = np,
+) -> tuple[Running, Tally, Any]:
+    """The running episodes behind one vector step, what it adds to the other sums, and what each
+    copy's episode has cost with it, in the budgets' units; by NumPy or by JAX."""
+    cost = xp.where(keep[:, None], result.cost, 0.0)
+    returns = running.returns + xp.where(keep, result.reward, 0.0)
+    plain, length = running.plain + cost, running.length + 1
+    weights = powers(discount, running.length, xp)
+    discounted = running.discounted + weights[:, None] * cost
+    cost_so_far = in_budget_unit(plain, discounted, spec, xp)
+    over = xp.where(cost_so_far > np.array([b.limit for b in spec.budgets]), 1.0, 0.0)
     ends = result.terminated | result.truncated
-    if not ends.any():
-        return sums, cost_so_far
-    costs, limits = cost_so_far[ends], np.array([b.limit for b in spec.budgets])
-    sums = sums._replace(
-        ended=sums.ended + ends.sum(),
-        total_episodes=sums.total_episodes + ends.sum(),
-        ended_return=sums.ended_return + returns[ends].sum(),
-        ended_length=sums.ended_length + sums.length[ends].sum(),
-        ended_cost=sums.ended_cost + costs.sum(axis=0),
-        ended_over=sums.ended_over + (costs > limits).sum(axis=0),
+    tally = Tally(
+        ended=ends.sum(),
+        ended_return=xp.where(ends, returns, 0.0).sum(),
+        ended_length=xp.where(ends, length, 0).sum(),
+        ended_cost=xp.where(ends[:, None], cost_so_far, 0.0).sum(axis=0),
+        ended_over=xp.where(ends[:, None], over, 0.0).sum(axis=0),
+        total_episodes=ends.sum(),
+        total_cost=cost.sum(axis=0),
+        total_unsafe_steps=xp.where(cost > 0, 1.0, 0.0).sum(axis=0),
+        dropped=(~keep).sum(),
     )
-    return forget_episodes(sums, ends), cost_so_far
+    return forgotten(Running(returns, plain, discounted, length), ends, xp), tally, cost_so_far
 
 
-def forget_episodes(sums: EpisodeStatistics, where: Bool[np.ndarray, " envs"]) -> EpisodeStatistics:
+def forgotten(running: Running, where: Bool[Array | np.ndarray, " envs"], xp: Any = np) -> Running:
     """Start the sums of running episodes anew."""
-    return sums._replace(
-        returns=np.where(where, 0.0, sums.returns),
-        plain=np.where(where[:, None], 0.0, sums.plain),
-        discounted=np.where(where[:, None], 0.0, sums.discounted),
-        length=np.where(where, 0, sums.length),
+    return Running(
+        returns=xp.where(where, 0.0, running.returns),
+        plain=xp.where(where[:, None], 0.0, running.plain),
+        discounted=xp.where(where[:, None], 0.0, running.discounted),
+        length=xp.where(where, 0, running.length),
     )
 
 
@@ -114,6 +163,18 @@ def count_update(
     for name, value in metrics.items():
         totals[name] = totals.get(name, 0.0) + np.asarray(value, np.float64)
     return sums._replace(updates=sums.updates + 1, update_sums=totals)
+
+
+def count_updates(
+    sums: EpisodeStatistics, metrics: dict[str, Float[np.ndarray, "updates ..."]], updates: int
+) -> EpisodeStatistics:
+    """Take in the means of so many updates of a program."""
+    totals = {
+        name: _total(np.asarray(sums.update_sums.get(name, np.zeros(each.shape[1:]))), each)
+        for name, each in metrics.items()
+    }
+    kept = totals if updates else sums.update_sums
+    return sums._replace(updates=sums.updates + updates, update_sums=kept)
 
 
 def take_row(sums: EpisodeStatistics, names: list[str]) -> tuple[EpisodeStatistics, dict[str, Any]]:

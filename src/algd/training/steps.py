@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Key
 
@@ -24,7 +23,7 @@ from algd.training.statistics import (
     count_step,
     count_update,
     evaluation_row,
-    forget_episodes,
+    forgotten,
     take_row,
 )
 from algd.training.updates import (
@@ -36,6 +35,7 @@ from algd.training.updates import (
     sample_actions,
     step_keys,
     store,
+    store_in_rollout,
 )
 from algd.types import (
     CostVectorEnv,
@@ -110,9 +110,9 @@ def collect(setup: Setup, state: TrainState, decision: Decision) -> TrainState:
         told: dict[str, Any] = dict(decision.extras)
         if isinstance(setup.algorithm, RolloutOptions):
             told |= {"cost_so_far": costs, "keep": keep}
-        kept = _without_broken(result, keep)
+        kept = without_broken(result, keep)
         fresh = make_transition(decision.obs, decision.action, kept, told)
-    counters, rounds = _advance(setup, state.counters)
+    counters, rounds = advance_counters(setup, state.counters)
     lengths = stack([sums.length + 1 for sums in state.statistics])
     ended = np.where(result.terminated | result.truncated, lengths, 0).astype(np.int32)
     return state._replace(
@@ -123,20 +123,20 @@ def collect(setup: Setup, state: TrainState, decision: Decision) -> TrainState:
     )
 
 
-def _without_broken(result: EnvStep, keep: Bool[np.ndarray, "*seeds envs"]) -> EnvStep:
+def without_broken(
+    result: EnvStep, keep: Bool[Array | np.ndarray, "*seeds envs"], xp: Any = np
+) -> EnvStep:
     """The step with zeros where a copy's is broken: no number of it may reach a gradient."""
-    if keep.all():
-        return result
     zero = np.float32(0.0)
     return result._replace(
-        next_obs=np.where(keep[..., None], result.next_obs, zero),
-        reward=np.where(keep, result.reward, zero),
-        cost=np.where(keep[..., None], result.cost, zero),
-        margin=np.where(keep[..., None], result.margin, zero),
+        next_obs=xp.where(keep[..., None], result.next_obs, zero),
+        reward=xp.where(keep, result.reward, zero),
+        cost=xp.where(keep[..., None], result.cost, zero),
+        margin=xp.where(keep[..., None], result.margin, zero),
     )
 
 
-def _advance(setup: Setup, counters: Counters) -> tuple[Counters, int]:
+def advance_counters(setup: Setup, counters: Counters) -> tuple[Counters, int]:
     """The counters behind one more vector step, and the gradient rounds that it is worth."""
     step, iteration = counters.step + setup.settings.envs, counters.iteration + 1
     counters, before = counters._replace(step=step, iteration=iteration), counters.step
@@ -169,11 +169,16 @@ def _kept(
     bad = np.any([*faults.values(), ~np.isfinite(obs).all(axis=1)], axis=0)
     if bad.any() and setup.settings.bad_steps == "stop":
         names = [name for name, where in faults.items() if where.any()]
-        raise UserError(
-            f"At step {state.step} the environment reported a {' and a '.join(names)} that is "
-            "not finite. To leave such steps out: --bad-steps drop."
-        )
+        raise not_finite(state.step, names)
     return ~bad
+
+
+def not_finite(step: int, quantities: list[str]) -> UserError:
+    """What to say when the environment has broken down."""
+    return UserError(
+        f"At step {step} the environment reported a {' and a '.join(quantities)} that is not "
+        "finite. To leave such steps out: --bad-steps drop."
+    )
 
 
 # --- update -----------------------------------------------------------------------------------
@@ -206,15 +211,21 @@ def update(setup: Setup, state: TrainState) -> TrainState:
 
 def _learn_on_policy(setup: Setup, state: TrainState, pending: PendingUpdate) -> TrainState:
     """Add to the rollout, and learn from it once it is long enough."""
-    rollout = (*state.rollout, pending.fresh)
-    if len(rollout) * setup.settings.envs < setup.algorithm.kept:
-        return state._replace(rollout=rollout)
-    axis = 0 if setup.seeds == 1 else 1
-    batch = jax.tree.map(lambda *rows: jnp.stack(rows, axis), *rollout)
+    rollout = store_in_rollout(state.rollout, pending.fresh, state.collected, setup.seeds)
+    collected, full = next_row(setup, state.collected)
+    state = state._replace(rollout=rollout, collected=collected)
+    if not full:
+        return state
     learner, metrics = learn_from_rollout(
-        setup.algorithm, state.learner, batch, pending.key, setup.seeds
+        setup.algorithm, state.learner, rollout, pending.key, setup.seeds
     )
-    return state._replace(learner=learner, metrics=metrics, rollout=())
+    return state._replace(learner=learner, metrics=metrics)
+
+
+def next_row(setup: Setup, collected: int) -> tuple[int, bool]:
+    """How many steps a rollout has with one more, and whether it was the last."""
+    full = (collected + 1) * setup.settings.envs >= setup.algorithm.kept
+    return 0 if full else collected + 1, full
 
 
 def count_metrics(setup: Setup, state: TrainState) -> TrainState:
@@ -294,8 +305,11 @@ def fresh_episodes(setup: Setup, state: TrainState) -> TrainState:
     seeds = [_random_seed(seed, 2, state.step) for seed in setup.seed_of]
     return state._replace(
         obs=stack([env.reset(own) for env, own in zip(state.envs, seeds, strict=True)]),
-        rollout=(),
-        statistics=tuple(forget_episodes(sums, everywhere) for sums in state.statistics),
+        collected=0,
+        statistics=tuple(
+            sums._replace(**forgotten(sums.running, everywhere)._asdict())
+            for sums in state.statistics
+        ),
     )
 
 

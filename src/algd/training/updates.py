@@ -1,5 +1,6 @@
 """Gradient rounds as compiled programs, and how many of them a step is worth."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
@@ -10,7 +11,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
 from algd.evaluation.acting import act
-from algd.training.replay import Replay, add, sample
+from algd.training.replay import Replay, add, put, sample
 from algd.training.seeds import over_seeds
 from algd.types import (
     Algorithm,
@@ -80,6 +81,14 @@ def store(
     return over_seeds(add, seeds)(replay, fresh, keep)
 
 
+@partial(jax.jit, static_argnames=("seeds",), donate_argnames=("rollout",))
+def store_in_rollout(
+    rollout: Transition, fresh: Transition, row: int | Int[Array, ""], seeds: int = 1
+) -> Transition:
+    """The rollout with one more row."""
+    return over_seeds(lambda steps, new: put(steps, new, row), seeds)(rollout, fresh)
+
+
 @partial(
     jax.jit,
     static_argnames=("algorithm", "rounds", "devices", "seeds"),
@@ -135,13 +144,21 @@ def replicate(tree: T, devices: int) -> T:
     return jax.device_put(tree, NamedSharding(_mesh(devices), PartitionSpec()))
 
 
-def shard(batch: Transition, devices: int) -> Transition:
-    """Rows of the minibatch spread over the devices: each works on its own, and the compiler adds
-    the sums over devices that gradients and means need."""
+def sharded(batch: T, devices: int) -> T:
+    """In a program, rows of the minibatch spread over the devices: each works on its own, and the
+    compiler adds the sums over devices that gradients and means need."""
+    return _laid_out(batch, devices, PartitionSpec("data"))
+
+
+def replicated(batch: T, devices: int) -> T:
+    """In a program, all rows on each of the devices."""
+    return _laid_out(batch, devices, PartitionSpec())
+
+
+def _laid_out(tree: T, devices: int, how: PartitionSpec) -> T:
     if devices == 1:
-        return batch
-    rows = NamedSharding(_mesh(devices), PartitionSpec("data"))
-    return jax.lax.with_sharding_constraint(batch, rows)
+        return tree
+    return jax.lax.with_sharding_constraint(tree, NamedSharding(_mesh(devices), how))
 
 
 def gradient_rounds(
@@ -149,21 +166,39 @@ def gradient_rounds(
     state: Any,
     replay: Replay,
     key: PRNGKeyArray,
-    rounds: int,
+    rounds: int | Int[Array, ""],
     devices: int = 1,
 ) -> tuple[Any, Metrics]:
-    """A scan of gradient rounds, each minibatch sharded among the devices; the metrics are
+    """A loop of gradient rounds, each minibatch sharded among the devices; the metrics are
     their means."""
     assert isinstance(algorithm, ReplayOptions)
-    keys = jax.vmap(jax.random.split)(jax.random.split(key, rounds))
-    batches = jax.vmap(lambda k: sample(replay, algorithm.batch_size, k))(keys[:, 0])
 
-    def one(state: Any, drawn: tuple[Transition, PRNGKeyArray]) -> tuple[Any, Metrics]:
-        batch, key = drawn
-        return algorithm.update(state, shard(batch, devices), key)
+    def one(key: PRNGKeyArray, state: Any) -> tuple[Any, Metrics]:
+        batch_key, update_key = jax.random.split(key)
+        batch = sharded(sample(replay, algorithm.batch_size, batch_key), devices)
+        return algorithm.update(state, batch, update_key)
 
-    state, metrics = jax.lax.scan(one, state, (batches, keys[:, 1]))
-    return state, jax.tree.map(lambda x: jnp.mean(x, axis=0), metrics)
+    return repeated(one, state, key, rounds)
+
+
+def repeated(
+    update: Callable[[PRNGKeyArray, Any], tuple[Any, Metrics]],
+    state: Any,
+    key: PRNGKeyArray,
+    times: int | Int[Array, ""],
+) -> tuple[Any, Metrics]:
+    """So many updates, each with a key of its own, and the means of their metrics."""
+    shapes = jax.eval_shape(update, key, state)[1]
+    nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+
+    def one(i: Int[Array, ""], carry: tuple[Any, Metrics]) -> tuple[Any, Metrics]:
+        state, sums = carry
+        state, metrics = update(jax.random.fold_in(key, i), state)
+        return state, jax.tree.map(jnp.add, sums, metrics)
+
+    state, sums = jax.lax.fori_loop(0, times, one, (state, nothing))
+    count = jnp.maximum(jnp.asarray(times, jnp.float32), 1.0)
+    return state, jax.tree.map(lambda x: x / count, sums)
 
 
 @partial(
