@@ -14,13 +14,15 @@ import pytest
 from algd import envs
 from algd.algorithms import presets
 from algd.evaluation.policy import Policy
-from algd.profiling.update import PAPER_SPEC, ROUNDS, at_paper_sizes, example_batch
+from algd.profiling.update import PAPER_SPEC, at_paper_sizes, example_batch
 from algd.training.replay import Replay
 from algd.training.updates import CPU_OPTIONS, gradient_rounds
 
+ROUNDS = 12
 
-@pytest.mark.parametrize("name", ["algd-code", "cal-algd", "sac-lag", "hj"])
-def test_ten_gradient_rounds(benchmark, name):
+
+@pytest.mark.parametrize("name", ["algd-code", "algd-scaled", "cal-algd", "sac-lag", "hj"])
+def test_gradient_rounds(benchmark, name):
     """At the paper's sizes, minibatch sampling included."""
     algorithm = at_paper_sizes(presets()[name])
     state = algorithm.init(PAPER_SPEC, jax.random.key(0))

@@ -6,6 +6,8 @@ import os
 import platform
 import shlex
 import stat
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -14,8 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from algd.networks.batch_norm import NormalisedEnsemble
 from algd.networks.critics import CriticEnsemble
-from algd.networks.layers import bfloat16_product, half_fan_in_normal, mlp
+from algd.networks.layers import bfloat16_product, half_fan_in_normal, mlp, xavier_uniform
 from algd.networks.native import library
 from algd.networks.score import ScoreNetwork
 from algd.profiling.update import example_batch
@@ -83,7 +86,7 @@ def agree(found, expected, error, strays=0.0):
 
 
 @compiled
-@pytest.mark.parametrize("activation", ["relu", "silu"])
+@pytest.mark.parametrize("activation", ["relu", "silu", "elu"])
 @pytest.mark.parametrize("product", [jnp.matmul, bfloat16_product])
 @pytest.mark.parametrize("share", [0.0, 0.1, 1.0])
 def test_values_and_pullback_are_those_of_xla(activation, product, share):
@@ -117,7 +120,7 @@ def test_a_rows_result_does_not_depend_on_the_others():
 
 
 @compiled
-@pytest.mark.parametrize("activation", ["relu", "silu"])
+@pytest.mark.parametrize("activation", ["relu", "silu", "elu"])
 def test_what_is_not_a_number_stays_so(activation):
     critics, obs, action, cotangents = example(activation)
     values, pull_back = critics.values_and_pullback(obs, action)
@@ -152,7 +155,7 @@ def test_silu_far_from_zero():
 
 
 @compiled
-@pytest.mark.parametrize("activation", ["relu", "silu"])
+@pytest.mark.parametrize("activation", ["relu", "silu", "elu"])
 def test_regression_has_the_gradient_of_automatic_differentiation(activation):
     critics, obs, action, targets = example(activation, batch=77, actions=1)
 
@@ -165,6 +168,53 @@ def test_regression_has_the_gradient_of_automatic_differentiation(activation):
     agree(found_values, values, SINGLE)
     for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         agree(one, other, SINGLE)
+
+
+def normalised(members=3, rows=77):
+    """Batch-normalised critics whose norms are not the identity, and a step of learning."""
+    made = NormalisedEnsemble.create(members, 7, (64, 64), 2, xavier_uniform, jax.random.key(0))
+    draw = np.random.default_rng(0)
+    moved = lambda x: x + draw.uniform(0.1, 0.5, x.shape).astype(np.float32)  # noqa: E731
+    inputs = jax.random.normal(jax.random.key(1), (2, rows, 7))
+    return jax.tree.map(moved, made), lambda own: own.regress(
+        *inputs, lambda following: 1.0 + 0.5 * following, 0.3
+    )
+
+
+@compiled
+def test_normalised_critics_learn_as_by_xla():
+    critics, regress = normalised()
+    found, expected = regress(critics), by_xla(regress, critics)
+    # A ReLU may fall to the other side of its kink in one row of one column.
+    for one, other in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
+        agree(one, other, 2 * SINGLE, strays=2 / 64)
+
+
+@compiled
+def test_a_normalised_critics_step_does_not_depend_on_the_others():
+    critics, regress = normalised()
+    together = regress(critics)
+    for m in range(3):
+        alone = regress(jax.tree.map(lambda x, m=m: x[m : m + 1], critics))
+        jax.tree.map(lambda x, y, m=m: np.testing.assert_array_equal(x[m], y[0]), together, alone)
+
+
+@compiled
+def test_nothing_depends_on_the_number_of_threads():
+    """In processes of one and of all cores."""
+    here = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else {0}
+    if len(here) < 2:
+        pytest.skip("one core only")
+    digests = set()
+    for cores in (here, {min(here)}):
+        program = (
+            f"import os; os.sched_setaffinity(0, {cores}); import sys; sys.path[:0] = {sys.path}\n"
+            "import hashlib, jax, numpy, test_native\n"
+            "found = jax.tree.leaves(test_native.answers()[:2])\n"
+            "print(hashlib.sha256(b''.join(numpy.asarray(x).tobytes() for x in found)).hexdigest())"
+        )
+        digests.add(subprocess.check_output([sys.executable, "-c", program]))
+    assert len(digests) == 1
 
 
 @compiled
@@ -225,25 +275,37 @@ def test_a_whole_round_is_that_of_xla(name):
 
 
 def answers():
-    """What the compiled code computes, without rounding to bfloat16 and with it."""
+    """What the compiled code computes, without rounding to bfloat16 and with it; what XLA makes of
+    the score network's layers by it."""
     found, rounded = [], []
-    for activation in ("relu", "silu"):
+    for activation in ("relu", "silu", "elu"):
         critics, obs, action, cotangents = example(activation, batch=77)
         for product, kept in ((jnp.matmul, found), (bfloat16_product, rounded)):
             values, pull_back = critics.values_and_pullback(obs, action, product)
             kept += [values, pull_back(cotangents)]
         found += jax.tree.leaves(critics.regress(obs, action[:, 0], cotangents[:, :, 0], 0.3))
+    learner, regress = normalised()
+    found += jax.tree.leaves(regress(learner))
     score = ScoreNetwork.create(5, 2, (32, 64, 64), 4, 8, jax.random.key(0))
     k = jnp.arange(77) % 4
     out, pull_back = jax.vjp(
         lambda s, o, a: s.scores(s.state_half(o), a, k), score, obs, obs[:, :2]
     )
-    return [*found, out, *jax.tree.leaves(pull_back(out))], rounded
+    return found, rounded, [out, *jax.tree.leaves(pull_back(out))]
+
+
+# Of which processors is asked what, and what they multiply with: in single precision, rounded.
+LEVELS = {
+    "x86-64": (set(), "plain", "plain"),
+    "x86-64-v3": ({"avx2", "fma"}, "avx2", "avx2"),
+    "x86-64-v4": ({"avx512f", "avx512bw", "avx512dq", "avx512vl"}, "avx512", "avx512"),
+}
 
 
 @compiled
-@pytest.mark.parametrize(("level", "flags"), [("x86-64", set()), ("x86-64-v3", {"avx2", "fma"})])
-def test_builds_for_other_processors_agree(level, flags, monkeypatch, tmp_path):
+@pytest.mark.parametrize("level", LEVELS)
+def test_builds_for_other_processors_agree(level, monkeypatch, tmp_path):
+    flags, *units = LEVELS[level]
     if platform.machine() != "x86_64" or not flags <= set(library.processor().split()):
         pytest.skip(f"this processor is none of {level}")
     command = [*(library.compiler() or ()), *library.FLAGS, "-O1", f"-march={level}"]
@@ -252,21 +314,52 @@ def test_builds_for_other_processors_agree(level, flags, monkeypatch, tmp_path):
         pytest.skip(f"the compiler does not compile for {level}: {complaint}")
     own, call = answers(), library.call
     other = ctypes.CDLL(str(tmp_path / "other.so"))
-    for name in library.CALLS:
-        handler = jax.ffi.pycapsule(getattr(other, name))
-        jax.ffi.register_ffi_target(f"algd_{level}_{name}", handler, platform="cpu")
+    assert [library.units_of(other, rounded) for rounded in (False, True)] == units
+    library.register(other, f"algd_{level}")
     monkeypatch.setattr(library, "call", lambda name, *shapes: call(f"{level}_{name}", *shapes))
-    # As for XLA, a ReLU of the score network may fall to the other side.
-    limits_of_each = ((SINGLE, 2 / 64), (ROUNDED, STRAYS))
+    # As for XLA, a ReLU may fall to the other side.
+    limits_of_each = ((2 * SINGLE, 2 / 64), (ROUNDED, STRAYS), (SINGLE, 2 / 64))
     for one, two, limits in zip(own, answers(), limits_of_each, strict=True):
         for expected, found in zip(one, two, strict=True):
             agree(found, expected, *limits)
 
 
+@compiled
+def test_the_units_are_those_of_the_processor():
+    flags = set(library.processor().split())
+    if "avx512_bf16" in flags:
+        assert (library.units(False), library.units(True)) == ("avx512", "avx512-bf16")
+    else:
+        assert library.units(True) == library.units(False)
+        assert ("avx512" in library.units(False)) == ("avx512f" in flags)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(library, "in_use", lambda: None)
+        assert library.units(True) == "xla"
+
+
+@compiled
+@pytest.mark.parametrize("activation", ["relu", "silu"])
+def test_the_units_multiply_what_is_rounded_and_add_in_single_precision(activation):
+    """Against sums in double precision of factors rounded beforehand."""
+    if library.units(True) != "avx512-bf16":
+        pytest.skip(f"this processor multiplies rounded factors by {library.units(True)}")
+    critics, obs, action, _ = example(activation, batch=40)
+    inputs = np.concatenate([np.repeat(obs, 7, axis=0), np.concatenate(action)], axis=1)
+    found = critics.values_and_pullback(obs, action, bfloat16_product)[0].reshape(3, 280, 2)
+    apply = {"relu": lambda x: np.maximum(x, 0.0), "silu": lambda x: x / (1.0 + np.exp(-x))}
+    first, second, last = jax.tree.map(lambda x: np.asarray(x, np.float64), critics.layers)
+    half = lambda x: np.asarray(jnp.asarray(x, jnp.bfloat16), np.float64)  # noqa: E731
+    x = apply[activation](inputs @ first.weight + first.bias[:, None])
+    x = apply[activation](half(x) @ half(second.weight) + second.bias[:, None])
+    expected = x @ last.weight + last.bias[:, None]
+    # Of 64 terms a few are next to the middle between two numbers of bfloat16: 2^-8 of one term.
+    agree(found, expected, SINGLE, strays=0.1)
+    agree(found, expected, ROUNDED)
+
+
 def test_without_a_compiler_nothing_is_missed(monkeypatch):
-    available = library.available.__wrapped__
     monkeypatch.setattr(library, "compiler", lambda: None)
-    assert not available()
+    assert library.in_use.__wrapped__() is None
 
 
 @pytest.fixture
@@ -289,7 +382,7 @@ def as_compiler(monkeypatch, tmp_path, lines):
 def test_a_compiler_that_fails_is_reported_and_xla_takes_over(monkeypatch, tmp_path, cache):
     as_compiler(monkeypatch, tmp_path, "echo no such flag >&2; exit 1")
     with pytest.warns(UserWarning, match=r"XLA, which is slower.* no such flag"):
-        assert not library.available.__wrapped__()
+        assert library.in_use.__wrapped__() is None
     assert not list(tmp_path.rglob("*.so"))
 
 
@@ -372,4 +465,4 @@ def test_code_that_others_may_have_put_there_is_not_loaded(fault, monkeypatch, t
 
 def test_it_can_be_switched_off(monkeypatch):
     monkeypatch.setenv("ALGD_NATIVE", "0")
-    assert not library.available.__wrapped__()
+    assert library.in_use.__wrapped__() is None

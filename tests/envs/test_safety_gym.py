@@ -283,10 +283,10 @@ def test_contacts_are_those_of_the_contact_list():
     for step in range(150):
         if step % 10 == 0:
             chosen = world.places[0, rng.integers(len(world.places[0]))]
-            physics.data[0].qpos[:2] = chosen
-            physics.data[0].qpos[2:7] = (0.1, 1, 0, 0, 0)
+            physics.copies.qpos[0, :2] = chosen
+            physics.copies.qpos[0, 2:7] = (0.1, 1, 0, 0, 0)
         env.step(rng.uniform(-0.02, 0.02, (2, 2)))
-        pairs = physics.data[0].contact.geom
+        pairs = physics.data(0).contact.geom
         bodies = model.geom_bodyid[pairs]
         for name, sensed in zip(names, physics.sensed[0, world._touch], strict=True):
             touches = robot[pairs] & (bodies[:, ::-1] == model.body(name).id)
@@ -314,12 +314,18 @@ def test_button_timer_hides_the_buttons_for_ten_observations():
     assert hidden == [True] * 10 + [False] * 2
 
 
+def readings_of(robot, axes, places, cells):
+    """The lidar of robots among objects."""
+    x, y = np.moveaxis(places - robot[:, None, :2], -1, 0)
+    return pseudo_lidar(axes, robot[:, 2], x, y, cells)
+
+
 def test_lidar_by_hand():
     robot = np.array([[1.0, 1.0, 0.0]])
     turned = np.array([[[0.0, 1.0, 0.0], [-1.0, 0.0, 0.0]]])
     # One metre behind x (to the robot's left, bin 4), and one beyond the range.
     places = np.array([[[0.0, 1.0], [1.0, 4.5]]])
-    near, far = pseudo_lidar(robot, turned, places, lidar_cells([1, 1], 1))[:, 0]
+    near, far = readings_of(robot, turned, places, lidar_cells([1, 1], 1))[:, 0]
     expected = np.zeros(16)
     expected[[3, 4]] = 2.0 / 3.0
     np.testing.assert_allclose(near, expected, atol=1e-12)
@@ -328,7 +334,7 @@ def test_lidar_by_hand():
     angle = (0.25 + 2) * 2 * np.pi / 16
     place_ = np.array([[[1.5 * np.cos(angle), 1.5 * np.sin(angle)]]])
     upright = np.array([[[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]])
-    reading = pseudo_lidar(np.zeros((1, 3)), upright, place_, lidar_cells([1], 1))[0, 0]
+    reading = readings_of(np.zeros((1, 3)), upright, place_, lidar_cells([1], 1))[0, 0]
     np.testing.assert_allclose(reading[[1, 2, 3]], [0.375, 0.5, 0.125], atol=1e-12)
 
 
@@ -339,10 +345,10 @@ def test_each_bin_shows_the_largest_reading_of_its_group_in_its_own_copy():
     cos, sin, zero = np.cos(angle), np.sin(angle), np.zeros(3)
     axes = np.stack([np.stack([cos, sin, zero], 1), np.stack([-sin, cos, zero], 1)], axis=1)
     places = rng.uniform(-2, 2, (3, 7, 2))
-    readings = pseudo_lidar(robot, axes, places, lidar_cells([4, 1, 2], 3))
+    readings = readings_of(robot, axes, places, lidar_cells([4, 1, 2], 3))
     assert readings.shape == (3, 3, 16)
     alone = np.stack(
-        [pseudo_lidar(robot, axes, places[:, [k]], lidar_cells([1], 3))[0] for k in range(7)]
+        [readings_of(robot, axes, places[:, [k]], lidar_cells([1], 3))[0] for k in range(7)]
     )
     for group, rows in enumerate((alone[:4], alone[4:5], alone[5:])):
         np.testing.assert_allclose(readings[group], rows.max(axis=0), rtol=0, atol=1e-12)
@@ -409,7 +415,7 @@ def test_divergence_ends_the_episode_and_nothing_else(task, poison, tmp_path, mo
     for action in some_actions(5, 3):
         sick.step(action)
         healthy.step(action)
-    sick.world.physics.data[1].qvel[1] = poison
+    sick.world.physics.copies.qvel[1, 1] = poison
     action = some_actions(1, 3, seed=1)[0]
     obs, reward, terminated, truncated, infos = sick.step(action)
     expected, *_ = healthy.step(action)
@@ -434,7 +440,7 @@ def test_a_single_environment_must_be_reset_after_divergence(tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     env = SafetyGymEnv("PointPush1")
     env.reset()
-    env.world.physics.data[0].qpos[0] = np.nan
+    env.world.physics.copies.qpos[0, 0] = np.nan
     obs, reward, terminated, truncated, info = env.step(np.zeros(2))
     assert (reward, terminated, truncated, info["diverged"]) == (-10.0, True, False, True)
     assert np.isfinite(obs).all()

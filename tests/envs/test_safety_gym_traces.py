@@ -48,15 +48,11 @@ def synchronise(env: SafetyGymVectorEnv, trace: dict[str, np.ndarray], episode: 
     """Put copy i into the recorded state before step rows[i]."""
     env.reset(seed=0)
     world = env.world
-    for i, t in enumerate(rows):
-        data = world.physics.data[i]
-        data.time = trace["time"][episode, t]
-        data.qpos[:] = trace["qpos"][episode, t]
-        data.qvel[:] = trace["qvel"][episode, t]
-        data.qacc_warmstart[:] = trace["qacc_warmstart"][episode, t]
-        mujoco.mj_forward(world.physics.models[i], data)
-        world.physics.sensed[i] = data.sensordata
-        world.generators[i].seed(0)
+    for name in ("time", "qpos", "qvel", "qacc_warmstart"):
+        world.physics.copies.bind(name)[:] = trace[name][episode, rows]
+    world.physics.sense()
+    for generator in world.generators:
+        generator.seed(0)
     world.words_due[:] = trace["rng_words"][episode, rows]
     world.steps[:] = rows
     if "goal_button" in trace:
@@ -64,7 +60,7 @@ def synchronise(env: SafetyGymVectorEnv, trace: dict[str, np.ndarray], episode: 
         world.timer[:] = trace["button_timer"][episode, rows]
     world.places[:, world.rows["goal"].start] = trace["goal_xy"][episode, rows]
     world._follow()
-    world.distances = world._distances()
+    world.distances = world._distances(world._offsets())
 
 
 def tolerances(env: SafetyGymVectorEnv) -> np.ndarray:
@@ -109,7 +105,7 @@ def test_single_steps_from_recorded_states(place, task):
                 reward[firm], trace["reward"][episode, rows][firm], rtol=0, atol=1e-8
             )
             firm &= going
-            qpos = np.stack([data.qpos for data in env.world.physics.data])
+            qpos = env.world.physics.copies.qpos
             np.testing.assert_allclose(
                 qpos[firm], trace["qpos"][episode, np.array(rows) + 1][firm], rtol=0, atol=1e-8
             )

@@ -241,17 +241,22 @@ class ALGD(PrimalDualOptions):
     def _policy_step(self, state: State, batch: Transition, draws: Draws) -> tuple[State, Metrics]:
         """Score and dual step, in one round of `policy_every`."""
 
-        def step(state: State) -> tuple[State, Metrics]:
-            state, qc, of_score = self._score_step(state, batch, draws)
-            state, of_dual = dual_step(self, self._dual, state, qc)
-            return state, of_score | of_dual
+        def step(own: dict[str, Any]) -> tuple[dict[str, Any], Metrics]:
+            after, qc, of_score = self._score_step(replace(state, **own), batch, draws)
+            after, of_dual = dual_step(self, self._dual, after, qc)
+            return {name: getattr(after, name) for name in own}, of_score | of_dual
 
+        # Only what the step changes: the compiler copies the rest in the rounds without one.
+        learnt = ("score", "score_moments", "temperature", "dual")
+        own = {name: getattr(state, name) for name in learnt}
         if self.policy_every == 1:
-            return step(state)
-        shapes = jax.eval_shape(step, state)[1]
+            own, metrics = step(own)
+            return replace(state, **own), metrics
+        shapes = jax.eval_shape(step, own)[1]
         nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
         due = state.rounds % self.policy_every == 0
-        state, metrics = jax.lax.cond(due, step, lambda state: (state, nothing), state)
+        own, metrics = jax.lax.cond(due, step, lambda own: (own, nothing), own)
+        state = replace(state, **own)
         # A round without a step counts as zero in the means over many rounds.
         return state, {name: self.policy_every * x for name, x in metrics.items()}
 

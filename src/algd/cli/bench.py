@@ -4,6 +4,7 @@ import json
 import math
 import sys
 from dataclasses import dataclass
+from typing import Literal
 
 import tyro
 
@@ -20,8 +21,10 @@ class Bench:
     what: tyro.conf.Positional[str]
     """update (gradient rounds and acting), env (environment steps) or train (whole runs)."""
     presets: tuple[str, ...] = ()
-    """For update and train: which presets; update takes algd-code alone if nothing is said,
-    `all` means every one."""
+    """For update and train: which presets; update takes algd-code alone (algd with
+    `--sizes default`) if nothing is said, `all` means every one."""
+    sizes: Literal["paper", "default"] = "paper"
+    """For update: batch, widths and ensembles of the paper, or those of the preset."""
     seconds: float = 15.0
     """For train: how long each preset is measured, behind its compilation."""
     overlap: bool = False
@@ -42,7 +45,8 @@ def run(arguments: list[str]) -> None:
     if chosen.what == "update":
         from algd.profiling.update import bench_update
 
-        rows = bench_update(names or ("algd-code",), measuring)
+        usual = "algd-code" if chosen.sizes == "paper" else "algd"
+        rows = bench_update(names or (usual,), chosen.sizes, measuring)
     elif chosen.what == "train":
         from algd.profiling.train import bench_train
         from algd.training.loop import Interrupted

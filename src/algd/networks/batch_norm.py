@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from algd.networks.critics import CriticEnsemble
 from algd.networks.layers import Initialiser, Linear, each_member, init_layers
+from algd.networks.native import normalised as native
 
 VARIANCE_FLOOR = 1e-3
 MOMENTUM = 0.99
@@ -91,18 +92,36 @@ class NormalisedEnsemble(eqx.Module):
         r"""The values, their targets, the gradient of $w \sum (Q_i - y_i)^2$, the batch's moments.
 
         Both steps go through the network as one batch; `targets` gives y for the values Q(s', a')
-        of that pass, and no gradient goes through it. The gradient by running means is zero.
+        of that pass, and no gradient goes through it. Zero is the gradient by running means, and by
+        what a norm takes out again: the biases of the hidden layers, the first norm's shift.
         """
         rows = len(inputs)
-        both = jnp.concatenate([inputs, next_inputs])
-        forward = lambda own: each_member(  # noqa: E731
-            lambda layers, norms: _pass(layers, norms, both), own.layers, own.norms
-        )
-        values, pull_back, moments = jax.vjp(forward, self, has_aux=True)
+        hat, *seen = _standardise(jnp.concatenate([inputs, next_inputs]))
+        values, pull_back, found = jax.vjp(lambda own: own._pass(hat), self, has_aux=True)
         aims = targets(values[:, rows:])
         slopes = 2.0 * weight * (values[:, :rows] - aims)
         (grads,) = pull_back(jnp.pad(slopes, ((0, 0), (0, rows), (0, 0))))
-        return values[:, :rows], aims, grads, moments
+        everyone = [jnp.broadcast_to(x, self.norms[0].mean.shape) for x in seen]
+        # What was left out does move the means.
+        first = self.layers[0]
+        ahead = [jnp.einsum("mi,mio->mo", self.norms[0].shift, first.weight) + first.bias]
+        ahead += [layer.bias for layer in self.layers[1:-1]]
+        moments = [
+            Moments(mean + x, v) for mean, v, x in zip(found[::2], found[1::2], ahead, strict=True)
+        ]
+        return values[:, :rows], aims, grads, (Moments(*everyone), *moments)
+
+    def _pass(self, hat: Float[Array, "rows inputs"]) -> tuple[Array, tuple[Array, ...]]:
+        """Values of standardised inputs by the batch's own statistics; mean and variance of each
+        hidden layer, but for the shift and the biases before a norm, which it takes out again."""
+        (first, *hidden), last = self.layers[:-1], self.layers[-1]
+        matrices = [self.norms[0].gain[:, :, None] * first.weight, *(x.weight for x in hidden)]
+        by_layer = zip(matrices, self.norms[1:], strict=True)
+        weights = [x for matrix, norm in by_layer for x in (matrix, norm.gain, norm.shift)]
+        weights = (*weights, last.weight, last.bias)
+        if native.serves(weights):
+            return native.values(weights, hat, VARIANCE_FLOOR)
+        return each_member(lambda *own: _one_pass(own, hat), *weights)
 
     def following(self, moments: tuple[Moments, ...]) -> "NormalisedEnsemble":
         """Running statistics a step closer to a batch's moments."""
@@ -120,23 +139,21 @@ class NormalisedEnsemble(eqx.Module):
         )
 
 
-def _pass(
-    layers: tuple[Linear, ...], norms: tuple[Norm, ...], x: Float[Array, "rows inputs"]
-) -> tuple[Float[Array, "rows outputs"], tuple[Moments, ...]]:
-    """One member's values by the batch's own statistics, and these."""
-    x, first = _normalise(norms[0], x)
-    moments = [first]
-    for layer, norm in zip(layers[:-1], norms[1:], strict=True):
-        x, observed = _normalise(norm, x @ layer.weight + layer.bias)
-        x = jax.nn.relu(x)
-        moments.append(observed)
-    return x @ layers[-1].weight + layers[-1].bias, tuple(moments)
+def _one_pass(
+    weights: tuple[Array, ...], x: Float[Array, "rows inputs"]
+) -> tuple[Float[Array, "rows outputs"], tuple[Array, ...]]:
+    """One member's: weight, gain and shift of each hidden layer, weight and bias of the last."""
+    *hidden, last, bias = weights
+    moments = []
+    for weight, gain, shift in zip(hidden[::3], hidden[1::3], hidden[2::3], strict=True):
+        hat, *observed = _standardise(x @ weight)
+        x = jax.nn.relu(gain * hat + shift)
+        moments += observed
+    return x @ last + bias, tuple(moments)
 
 
-def _normalise(
-    norm: Norm, x: Float[Array, "rows features"]
-) -> tuple[Float[Array, "rows features"], Moments]:
+def _standardise(x: Float[Array, "rows features"]) -> tuple[Array, Array, Array]:
+    """Each column less its mean and over its deviation; mean and variance."""
     mean = jnp.mean(x, axis=0)
     variance = jnp.mean((x - mean) ** 2, axis=0)
-    y = norm.gain * (x - mean) / jnp.sqrt(variance + VARIANCE_FLOOR) + norm.shift
-    return y, Moments(mean, variance)
+    return (x - mean) / jnp.sqrt(variance + VARIANCE_FLOOR), mean, variance

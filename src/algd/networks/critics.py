@@ -68,7 +68,7 @@ class CriticEnsemble(eqx.Module):
         if not self._native:
             return self(obs, action)
         inputs = (self._leaves, obs, action[:, None])
-        return native.values_and_slopes(*inputs, self._silu, False, False)[0][:, :, 0]
+        return native.values_and_slopes(*inputs, self.activation, False, False)[0][:, :, 0]
 
     def values_and_pullback(
         self,
@@ -86,7 +86,7 @@ class CriticEnsemble(eqx.Module):
             values, pull_back = jax.vjp(plain, action)
             return values, lambda cotangents: pull_back(cotangents)[0]
         inputs = (self._leaves, obs, action)
-        how = (self._silu, product is bfloat16_product)
+        how = (self.activation, product is bfloat16_product)
         values, slopes = native.values_and_slopes(*inputs, *how, True)
         return values, lambda cotangents: native.pull_back(*inputs, cotangents, slopes, *how)
 
@@ -99,7 +99,8 @@ class CriticEnsemble(eqx.Module):
     ) -> tuple[Float[Array, "members batch outputs"], "CriticEnsemble"]:
         r"""The values, and the gradient of $w \sum (Q_i - y_i)^2$."""
         if self._native:
-            values, grads = native.regress(self._leaves, obs, action, targets, weight, self._silu)
+            inputs = (self._leaves, obs, action, targets, weight, self.activation)
+            values, grads = native.regress(*inputs)
             return values, jax.tree.unflatten(jax.tree.structure(self), grads)
 
         def loss(
@@ -123,12 +124,8 @@ class CriticEnsemble(eqx.Module):
         return tuple(jax.tree.leaves(self))
 
     @property
-    def _silu(self) -> bool:
-        return self.activation == "silu"
-
-    @property
     def _native(self) -> bool:
-        return self.activation in ("relu", "silu") and native.serves(self._leaves)
+        return native.serves(self._leaves, self.activation)
 
     def _plain_values(
         self,

@@ -7,6 +7,7 @@ import itertools
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -28,7 +29,7 @@ class Scene(NamedTuple):
 
     models: list[Any]
     substeps: int
-    shares: list[range]
+    threads: int
 
 
 def bench_env(
@@ -78,7 +79,7 @@ def bench_one(env_id: str, copies: int, seconds: float) -> dict[str, Any]:
         "steps_per_second": max(whole_rates),
         "physics_steps_per_second": max(bare_rates, default=None),
         "ratio": median(ratios) if ratios else None,
-        "threads": 1 if scene is None else len(scene.shares),
+        "threads": 1 if scene is None else scene.threads,
     }
 
 
@@ -96,11 +97,11 @@ def find_scene(native: Any) -> Scene | None:
     """The MuJoCo scenes inside a vector environment, if there are any we know how to find."""
     if hasattr(native, "world"):
         physics = native.world.physics
-        return Scene(physics.quiet_models, physics.substeps, physics.shares)
+        return Scene(physics.quiet_models, physics.substeps, physics.threads)
     bodies: list[Any] = [getattr(env, "_body", None) for env in getattr(native, "envs", ())]
     if bodies and all(hasattr(body, "model") for body in bodies):
         models = [body.model for body in bodies]
-        return Scene(models, bodies[0].frame_skip, [range(len(models))])
+        return Scene(models, bodies[0].frame_skip, 1)
     return None
 
 
@@ -122,15 +123,16 @@ class BarePhysics:
         self._actions = actions
         self._begins = np.roll(ended, 1, axis=0)
         self._begins[0] = True
-        threads = len(scene.shares)
-        self._pool = ThreadPoolExecutor(threads - 1) if threads > 1 else None
+        edges = np.linspace(0, len(scene.models), scene.threads + 1).astype(int).tolist()
+        self._shares = [range(a, b) for a, b in pairwise(edges)]
+        self._pool = ThreadPoolExecutor(scene.threads - 1) if scene.threads > 1 else None
 
     def step(self, k: int) -> None:
         """One environment step's worth of physics in all copies."""
         waiting = []
         if self._pool is not None:
-            waiting = [self._pool.submit(self._advance, s, k) for s in self._scene.shares[1:]]
-        self._advance(self._scene.shares[0], k)
+            waiting = [self._pool.submit(self._advance, s, k) for s in self._shares[1:]]
+        self._advance(self._shares[0], k)
         for future in waiting:
             future.result()
 

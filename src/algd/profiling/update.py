@@ -4,7 +4,8 @@ import dataclasses
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +24,8 @@ from algd.types import Algorithm, Budget, EnvSpec, ReplayOptions, Transition
 # actions of a state share the state's half of the first layer. A constant: needless work cannot
 # raise the figure.
 GFLOP_PER_ROUND = 6.08
-ROUNDS = 10
+# So many that each has its share of the policy's steps, if these are not in every round.
+ROUNDS = 12
 
 PAPER_SPEC = EnvSpec(76, (-1.0,) * 2, (1.0,) * 2, (Budget(10.0),), 400)
 # Over a budget of zero is every action, so that no part of the cost's gradient vanishes.
@@ -41,11 +43,11 @@ def seconds(call: Callable[[], Any], calls: int) -> list[float]:
     return times
 
 
-def reference_product() -> Callable[[], Array]:
-    """8 products [1536, 256] x [256, 256] in float32."""
-    left = jnp.ones((8, 1536, 256))
-    right = jnp.ones((8, 256, 256))
-    product = jax.jit(jnp.matmul)
+def reference_product(dtype: Any) -> Callable[[], Array]:
+    """8 products [1536, 256] x [256, 256] of such factors, summed in float32."""
+    left = jnp.ones((8, 1536, 256), dtype)
+    right = jnp.ones((8, 256, 256), dtype)
+    product = jax.jit(partial(jnp.matmul, preferred_element_type=jnp.float32))
     return lambda: product(left, right)
 
 
@@ -71,6 +73,36 @@ def example_batch(spec: EnvSpec, size: int) -> Transition:
     )
 
 
+def product_gflop(algorithm: ALGD, spec: EnvSpec) -> float:
+    """What the matrix products of one round need at two per multiply-add, counted by hand: nothing
+    twice, and no gradient where the constraint is slack. Of `policy_every` rounds the mean."""
+    rows, width, hidden = algorithm.batch_size, algorithm.critic_hidden, algorithm.score_hidden
+    obs, size, costs = spec.obs_size, spec.action_size, len(spec.budgets)
+    members = 2 + algorithm.cost_ensemble
+    outputs = 2 + algorithm.cost_ensemble * costs
+    # Of one row: each critic's layers, one by one, and the score network's at one level.
+    first, second, last = (obs + size) * width, width**2, width * outputs / members
+    level = (size + 2 * hidden + size * (2 if algorithm.head == "gaussian" else 1)) * hidden
+    state_half, steps = obs * hidden, algorithm.denoise_steps
+    chain = state_half + steps * level
+
+    # Values and gradients of the weights, and the way back through what lies between them.
+    learning = members * (2 * (first + second + last) + second + last)
+    if algorithm.critics == "batch-norm":
+        learning *= 2
+    else:
+        learning += members * (first + second + last)
+    points = 1 + (algorithm.mc_samples if algorithm.score_weight else 0)
+    policy = 2 * chain + steps * level
+    if algorithm.score_weight:
+        policy += 3 * level
+    policy += members * (obs * width + points * (size * width + second + last))
+    policy += points * (second + last + size * width)
+    if algorithm.dual_actions != "policy":
+        policy += algorithm.cost_ensemble * (first + second + last)
+    return 2e-9 * rows * (chain + learning + policy / algorithm.policy_every)
+
+
 def at_paper_sizes(algorithm: Algorithm) -> Any:
     """The same algorithm with the sizes of the paper's tables, where it has them."""
     sizes = {"batch_size": 256, "cost_ensemble": 6, "mc_samples": 6, "critic_hidden": 256}
@@ -78,8 +110,8 @@ def at_paper_sizes(algorithm: Algorithm) -> Any:
     return dataclasses.replace(algorithm, **{k: v for k, v in sizes.items() if k in fields})
 
 
-def ten_rounds(algorithm: Algorithm, specs: Sequence[EnvSpec]) -> list[Callable[[], Any]]:
-    """For each task a scan of ten rounds from its initial state, minibatch sampling included."""
+def many_rounds(algorithm: Algorithm, specs: Sequence[EnvSpec]) -> list[Callable[[], Any]]:
+    """For each task a scan of rounds from its initial state, minibatch sampling included."""
     replay = Replay(example_batch(PAPER_SPEC, 10_000), jnp.asarray(10_000, jnp.int32))
     rounds = jax.jit(
         lambda s, r, k: gradient_rounds(algorithm, s, r, k, ROUNDS), compiler_options=CPU_OPTIONS
@@ -89,22 +121,26 @@ def ten_rounds(algorithm: Algorithm, specs: Sequence[EnvSpec]) -> list[Callable[
     return [lambda state=state: rounds(state, replay, key) for state in states]
 
 
-def round_and_rate(algorithm: Algorithm, turns: int) -> tuple[float, float, float]:
-    """Median seconds per round with a slack and with a binding constraint, and the median rate of
-    the reference product in GFLOP/s.
+def rounds_and_rates(algorithm: Algorithm, turns: int) -> dict[str, float]:
+    """Median milliseconds per round with a slack and with a binding constraint, and the median
+    rates of the reference products in GFLOP/s.
 
     All are timed in turns: a machine that others use too changes its pace within seconds.
     """
-    slack, binding = ten_rounds(algorithm, (PAPER_SPEC, BINDING_SPEC))
-    product = reference_product()
-    by_product, by_slack, by_binding = [], [], []
+    slack, binding = many_rounds(algorithm, (PAPER_SPEC, BINDING_SPEC))
+    products = {"f32": reference_product(jnp.float32), "bf16": reference_product(jnp.bfloat16)}
+    calls = {"": (slack, 1), "_binding": (binding, 1)}
+    calls |= {name: (product, 10) for name, product in products.items()}
+    taken: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(turns):
-        by_product += seconds(product, 10)
-        by_slack += [taken / ROUNDS for taken in seconds(slack, 1)]
-        by_binding += [taken / ROUNDS for taken in seconds(binding, 1)]
+        for name, (call, times) in calls.items():
+            taken[name] += seconds(call, times)
+    median = {name: statistics.median(times) for name, times in taken.items()}
     gflop = 2 * 8 * 1536 * 256 * 256 / 1e9
-    median = statistics.median
-    return median(by_slack), median(by_binding), gflop / median(by_product)
+    return {
+        **{f"ms_per_round{name}": 1e3 * median[name] / ROUNDS for name in ("", "_binding")},
+        **{f"matmul_gflops_{name}": gflop / median[name] for name in products},
+    }
 
 
 def act_microseconds(algorithm: Algorithm, calls: int = 5_000) -> tuple[float, float]:
@@ -121,12 +157,17 @@ def act_microseconds(algorithm: Algorithm, calls: int = 5_000) -> tuple[float, f
     return statistics.median(times), times[int(0.99 * len(times))]
 
 
-def variants(preset_names: tuple[str, ...]) -> Iterator[tuple[str, str, Any]]:
-    """Each preset at the paper's sizes, in each precision that it offers."""
+Sizes = Literal["paper", "default"]
+
+
+def variants(preset_names: tuple[str, ...], sizes: Sizes) -> Iterator[tuple[str, str, Any]]:
+    """Each preset at the paper's sizes or its own, in each precision that it offers."""
     for name in preset_names:
-        algorithm = at_paper_sizes(presets()[name])
+        algorithm: Any = presets()[name]
         if not isinstance(algorithm, ReplayOptions):
             continue
+        if sizes == "paper":
+            algorithm = at_paper_sizes(algorithm)
         yield name, "float32", algorithm
         if hasattr(algorithm, "energy_precision"):
             yield name, "bfloat16", dataclasses.replace(algorithm, energy_precision="bfloat16")
@@ -134,26 +175,31 @@ def variants(preset_names: tuple[str, ...]) -> Iterator[tuple[str, str, Any]]:
 
 def bench_update(
     preset_names: tuple[str, ...],
+    sizes: Sizes = "paper",
     tell: Callable[[str], None] = lambda what: None,
     turns: int = 21,
 ) -> list[dict[str, Any]]:
     """One row per preset and precision."""
     rows = []
-    for name, precision, algorithm in variants(preset_names):
+    for name, precision, algorithm in variants(preset_names, sizes):
         tell(f"{name} in {precision}")
-        slack, binding, gflops = round_and_rate(algorithm, turns)
         row: dict[str, Any] = {
             "preset": name,
+            "sizes": sizes,
             "precision": precision,
             "native": library.available(),
-            "ms_per_round": 1e3 * slack,
-            "ms_per_round_binding": 1e3 * binding,
-            "matmul_gflops_f32": gflops,
+            "units": library.units(precision == "bfloat16"),
+            **rounds_and_rates(algorithm, turns),
         }
         # Only of ALGD is the arithmetic of a round known.
         if isinstance(algorithm, ALGD):
-            limit = GFLOP_PER_ROUND / gflops
-            row |= {"fraction_of_f32_limit": limit / slack, "fraction_binding": limit / binding}
+            needed = product_gflop(algorithm, PAPER_SPEC)
+            row["product_gflop"] = needed
+            row["ratio_to_products"] = row["ms_per_round"] * row["matmul_gflops_f32"] / needed / 1e3
+            if sizes == "paper":
+                limit = 1e3 * GFLOP_PER_ROUND / row["matmul_gflops_f32"]
+                row["fraction_of_f32_limit"] = limit / row["ms_per_round"]
+                row["fraction_binding"] = limit / row["ms_per_round_binding"]
         row["act_us_median"], row["act_us_p99"] = act_microseconds(algorithm)
         rows.append(row)
     return rows

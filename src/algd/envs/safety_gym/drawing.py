@@ -116,7 +116,7 @@ def topdown_picture(
 
 
 def _yaw(world: World, copy: int, body: str) -> float:
-    matrix = world.physics.data[copy].body(body).xmat
+    matrix = world.physics.data(copy).body(body).xmat
     return float(np.arctan2(matrix[3], matrix[0]))
 
 
@@ -160,7 +160,7 @@ def mujoco_picture(renderer: Any, world: World, copy: int) -> UInt8[np.ndarray, 
     camera = mujoco.MjvCamera()
     camera.lookat[:] = (0.0, 0.0, 0.0)
     camera.distance, camera.azimuth, camera.elevation = 6.5, 90.0, -60.0
-    renderer.update_scene(world.physics.data[copy], camera)
+    renderer.update_scene(world.physics.data(copy), camera)
     cylinder = mujoco.mjtGeom.mjGEOM_CYLINDER
     hazard = (world.task.hazard_radius, 0.01, 0.0)
     for xy in world.places[copy, world.rows["hazard"]]:

@@ -183,9 +183,8 @@ class SafetyGymVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         return tuple(self._painter.picture(self.world, i) for i in range(self.num_envs))
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Free the renderer and the threads."""
+        """Free the renderer."""
         self._painter.close()
-        self.world.physics.close()
 
     def save_state(self) -> dict[str, np.ndarray]:
         """Everything that the future depends on, as named arrays."""

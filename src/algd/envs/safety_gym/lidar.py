@@ -29,32 +29,36 @@ def lidar_cells(group_sizes: list[int], envs: int) -> Cells:
     return Cells(shape, np.ravel_multi_index((member, group, env, np.zeros_like(env)), shape))
 
 
+# The bin of an angle and its neighbours. An angle just below zero can round to 2 pi: hence bin 16.
+_NEIGHBOURS = (np.arange(BINS + 1)[:, None] + np.array([0, 1, -1])) % BINS
+
+
 def pseudo_lidar(
-    robot: Float[np.ndarray, "envs 3"],
     axes: Float[np.ndarray, "envs 2 3"],
-    places: Float[np.ndarray, "envs objects 2"],
+    height: Float[np.ndarray, " envs"],
+    x: Float[np.ndarray, "envs objects"],
+    y: Float[np.ndarray, "envs objects"],
     cells: Cells,
 ) -> Float[np.ndarray, "groups envs bins"]:
     """Readings in [0, 1], 1 at the robot's own place and 0 beyond the range.
 
     An object at the angle f bins (b = floor(f), alpha = f - b) reads s = 1 - distance / 3 in bin
     b, alpha s in b + 1 and (1 - alpha) s in b - 1; each bin shows its group's largest reading.
-    ``axes`` are the robot's x and y axis in the world: a tilted robot sees the floor tilted.
+    ``axes`` are the robot's x and y axis in the world: a tilted robot sees the floor, ``height``
+    below it, tilted. ``x`` and ``y`` lead from the robot to the objects, in the world.
     """
-    x0, y0 = places[..., 0] - robot[:, :1], places[..., 1] - robot[:, 1:2]
     # Written out: a matrix product may order its sums by the number of rows.
     along_x, along_y, along_z = axes.transpose(2, 0, 1)[..., None]
-    seen = along_x * x0[:, None] + along_y * y0[:, None] - along_z * robot[:, 2, None, None]
+    seen = along_x * x[:, None] + along_y * y[:, None] - along_z * height[:, None, None]
     x, y = seen[:, 0], seen[:, 1]
     nearness = np.maximum(0.0, RANGE - np.sqrt(x * x + y * y)) / RANGE
     position = np.arctan2(y, x) % (2 * np.pi) / (2 * np.pi / BINS)
     below = np.floor(position)
     alpha = position - below
-    # An angle just below zero can round to 2 pi, hence the remainder of bin 16 too.
-    own = below.astype(np.intp) % BINS
+    own = np.empty((*alpha.shape, 3))
+    own[..., 0] = nearness
+    np.multiply(alpha, nearness, out=own[..., 1])
+    np.multiply(1.0 - alpha, nearness, out=own[..., 2])
     readings = np.zeros(cells.shape)
-    flat = readings.reshape(-1)
-    flat[cells.first + own] = nearness
-    flat[cells.first + (own + 1) % BINS] = alpha * nearness
-    flat[cells.first + (own - 1) % BINS] = (1.0 - alpha) * nearness
+    readings.reshape(-1)[cells.first[..., None] + _NEIGHBOURS[below.astype(np.intp)]] = own
     return np.maximum.reduce(readings, axis=0)

@@ -63,6 +63,14 @@ class Outcome(NamedTuple):
     truncated: Bool[np.ndarray, " copies"]
 
 
+class Offsets(NamedTuple):
+    """From each robot to all objects that lidar sees, on the floor."""
+
+    x: Float[np.ndarray, "copies objects"]
+    y: Float[np.ndarray, "copies objects"]
+    length: Float[np.ndarray, "copies objects"]
+
+
 class Start(NamedTuple):
     """How every episode of the fixed layout begins; ``words`` is what its drawing used up."""
 
@@ -141,8 +149,9 @@ class World:
             layout = draw_layout(self.groups, self.generators[i])
             self.physics.rearrange(int(i), layout)
             self._begin(int(i), layout)
-        self.distances[copies] = self._distances()[copies]
-        return self.observe()[copies]
+        offsets = self._offsets()
+        self.distances[copies] = self._distances(offsets)[copies]
+        return self._observe(offsets)[copies]
 
     def _begin_as_always(self, i: int, start: "Start") -> None:
         self.generators[i].seed(PAPER_SEED)
@@ -169,12 +178,13 @@ class World:
     def _draw_start(self, layout: Layout) -> "Start":
         """Find out once how all episodes of the fixed layout begin."""
         self._begin(0, layout)
+        offsets = self._offsets()
         return Start(
             self.layouts[0].copy(),
             self.places[0].copy(),
             int(self.goal_button[0]),
-            self._distances()[0],
-            self.observe()[0],
+            self._distances(offsets)[0],
+            self._observe(offsets)[0],
             words_drawn(PAPER_SEED, self.generators[0]),
         )
 
@@ -187,12 +197,13 @@ class World:
             self.physics.restart(int(i))
         self._follow()
 
-        distances = self._distances()
+        offsets = self._offsets()
+        distances = self._distances(offsets)
         # One term or two: their sum has one order only.
         progress = np.add.reduce(self.distances - distances, axis=1)
         reward = np.minimum(np.maximum(progress, -LARGEST_REWARD), LARGEST_REWARD)
         self.distances = distances
-        costs, margins = self._costs()
+        costs, margins = self._costs(offsets)
         self.timer = np.maximum(self.timer - 1, 0)
         goal_met = self._goal_met() & ~diverged
         reward += goal_met
@@ -205,8 +216,9 @@ class World:
                 truncated[i] |= not self._draw_goal(int(i))
             if self.task.goal == "button":
                 self.timer[chosen] = BUTTON_TIMER
-            self.distances[chosen] = self._distances()[chosen]
-        obs = self.observe()
+            offsets = self._offsets()
+            self.distances[chosen] = self._distances(offsets)[chosen]
+        obs = self._observe(offsets)
         if diverged.any():
             obs[diverged] = 0.0
             reward[diverged] = REWARD_OF_DIVERGENCE
@@ -217,10 +229,16 @@ class World:
         terminated = diverged.copy()
         return Outcome(obs, reward, costs, margins, goal_met, diverged, terminated, truncated)
 
-    def observe(self) -> Float[np.ndarray, "copies obs"]:
+    def _offsets(self) -> Offsets:
+        robot, places = self.physics.sensed[:, self._robot], self.places
+        x, y = places[..., 0] - robot[:, :1], places[..., 1] - robot[:, 1:2]
+        return Offsets(x, y, np.sqrt(x * x + y * y))
+
+    def _observe(self, offsets: Offsets) -> Float[np.ndarray, "copies obs"]:
         """What the policies see now."""
         sensed = self.physics.sensed
-        lidar = pseudo_lidar(self.robot, self._axes, self.places, self._cells)
+        height = sensed[:, self._robot.start + 2]
+        lidar = pseudo_lidar(self._axes, height, offsets.x, offsets.y, self._cells)
         if self.task.goal == "button":
             lidar[self.lidar_kinds.index("button"), self.timer > 0] = 0.0
         parts = [sensed[:, self._direct], *lidar]
@@ -243,11 +261,11 @@ class World:
             moving = self.physics.sensed[:, self._moving]
             self.places[:, self._moving_rows] = moving.reshape(len(moving), -1, 3)[..., :2]
 
-    def _distances(self) -> Float[np.ndarray, "copies terms"]:
+    def _distances(self, offsets: Offsets) -> Float[np.ndarray, "copies terms"]:
         """The distances that the reward wants to shrink."""
-        goal_xy = self.places[:, self.rows["goal"].start]
         if self.task.goal == "button":
-            return lengths(goal_xy - self.robot[:, :2])[:, None]
+            return offsets.length[:, self.rows["goal"]]
+        goal_xy = self.places[:, self.rows["goal"].start]
         box = self.physics.sensed[:, self._moving]
         offset = np.empty((len(box), 2, 3))
         np.subtract(box, self.robot, out=offset[:, 0])
@@ -261,14 +279,17 @@ class World:
             return self.physics.sensed[self._copies, touch] > 0.0
         return self.distances[:, 1] <= GOAL_RADIUS
 
-    def _costs(self) -> tuple[Float[np.ndarray, "copies parts"], Float[np.ndarray, "copies parts"]]:
+    def _costs(
+        self, offsets: Offsets
+    ) -> tuple[Float[np.ndarray, "copies parts"], Float[np.ndarray, "copies parts"]]:
         """The parts of the cost, 0 or 1 each, and their margins: positive just where it is 1."""
-        away = lengths(self.places - self.robot[:, None, :2])
+        away = offsets.length
         touched = self.physics.sensed[:, self._touch] > 0.0
         if self.task.goal == "button":
             # Buttons are the first that can be touched. The right one is no mistake, and no
             # button is while the timer runs.
             buttons = self.rows["button"]
+            away = away.copy()
             away[self._copies, buttons.start + self.goal_button] = np.inf
             touched[self._copies, self.goal_button] = False
             touched[:, : buttons.stop - buttons.start] &= (self.timer == 0)[:, None]
@@ -384,13 +405,10 @@ class World:
         self.seeders = [restored_generator(words) for words in state["seeders"]]
 
 
-def lengths(vectors: Float[np.ndarray, "*batch n"]) -> Float[np.ndarray, "*batch"]:
-    """Euclidean lengths; the sum is written out, for a reduction over two numbers is slow."""
-    x, y = vectors[..., 0], vectors[..., 1]
-    squares = x * x + y * y
-    if vectors.shape[-1] == 3:
-        squares += vectors[..., 2] * vectors[..., 2]
-    return np.sqrt(squares)
+def lengths(vectors: Float[np.ndarray, "*batch 3"]) -> Float[np.ndarray, "*batch"]:
+    """Euclidean lengths; the sum is written out, for a reduction over three numbers is slow."""
+    x, y, z = vectors[..., 0], vectors[..., 1], vectors[..., 2]
+    return np.sqrt(x * x + y * y + z * z)
 
 
 def rotation_matrices(quaternions: Float[np.ndarray, "n 4"]) -> Float[np.ndarray, "n 9"]:

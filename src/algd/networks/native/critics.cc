@@ -31,20 +31,21 @@ void column_sums(const float* in, int64_t rows, int64_t columns, float* out) {
 // One member. `last` is [outputs, hidden].
 struct Critic {
   const Shape& shape;
-  bool rounded;
   const float *obs, *action, *weight1, *bias1, *weight2, *bias2, *last, *last_bias;
 
   // The second layer's weights, or their transpose, for products.
-  const float* packed(Matrix weight) const {
-    float* out = scratch.get(kPacked, shape.hidden * shape.hidden);
-    pack(weight, shape.hidden, shape.hidden, rounded, out);
+  template <typename Factors = Single>
+  const typename Factors::Number* packed(Matrix weight) const {
+    using Number = typename Factors::Number;
+    Number* out = scratch.get<Number>(kPacked, shape.hidden * shape.hidden);
+    pack<Factors>(weight, shape.hidden, shape.hidden, out);
     return out;
   }
 
   // The first layer's weights of the observation, for products.
   const float* packed_obs() const {
     float* out = scratch.get(kPackedObs, shape.obs * shape.hidden);
-    pack(plain(weight1, shape.hidden), shape.obs, shape.hidden, false, out);
+    pack(plain(weight1, shape.hidden), shape.obs, shape.hidden, out);
     return out;
   }
 
@@ -71,12 +72,12 @@ struct Critic {
   }
 
   // The second layer's activations, their slopes if these are asked for, and the values of `rows` rows.
-  template <typename Activation>
-  void finish(const float* first, const float* packed, int64_t rows, float* second, float* slopes,
-              float* values) const {
+  template <typename Activation, typename Factors, typename Number>
+  void finish(const Number* first, const Number* packed, int64_t rows, float* second,
+              float* slopes, float* values) const {
     const int64_t H = shape.hidden, O = shape.outputs;
     const float *bias = bias2, *last = this->last, *last_bias = this->last_bias;
-    product(plain(first, H), rows, H, packed, H, second);
+    product<Factors>(plain(first, H), rows, H, packed, H, second);
     for (int64_t r = 0; r < rows; ++r) {
       float* x = second + r * H;
       Vec terms = {};  // of the first output, on the way
@@ -93,12 +94,14 @@ struct Critic {
   }
 
   // The cotangents of one row's second layer, before its activation.
-  void before_second(const float* cotangent, const float* slopes, float* out) const {
+  template <typename Factors>
+  void before_second(const float* cotangent, const float* slopes,
+                     typename Factors::Number* out) const {
     for (int64_t h = 0; h < shape.hidden; h += kLanes) {
       Vec x = {};
       for (int64_t o = 0; o < shape.outputs; ++o)
         x += cotangent[o] * load(last + o * shape.hidden + h);
-      store(out + h, kept(x * load(slopes + h)));
+      Factors::keep(out + h, x * load(slopes + h));
     }
   }
 
@@ -110,27 +113,29 @@ struct Critic {
   }
 
   // Values of all actions of the states from `begin` to `end`, and the second layer's slopes.
-  template <typename Activation>
+  template <typename Activation, typename Factors>
   void forward(int64_t begin, int64_t end, float* values, float* slopes) const {
     const int64_t N = shape.actions, H = shape.hidden;
-    const float *by_obs = packed_obs(), *by_first = packed(plain(weight2, H));
+    using Number = typename Factors::Number;
+    const float* by_obs = packed_obs();
+    const Number* by_first = packed<Factors>(plain(weight2, H));
     each_block(begin, end, [&](int64_t begin, int64_t end) {
       const int64_t rows = (end - begin) * N;
       const float* halves = state_halves(begin, end, by_obs);
-      float* x = scratch.get(kFirst, rows * H);
+      Number* x = scratch.get<Number>(kFirst, rows * H);
       for (int64_t r = 0; r < rows; ++r)
         first<Activation>(
             halves + r / N * H, begin * N + r,
-            [this, to = x + r * H](int64_t h, Vec value, Vec) { store(to + h, kept(value)); });
-      finish<Activation>(x, by_first, rows, scratch.get(kSecond, rows * H),
-                         slopes ? slopes + begin * N * H : nullptr,
-                         values + begin * N * shape.outputs);
+            [to = x + r * H](int64_t h, Vec value, Vec) { Factors::keep(to + h, value); });
+      finish<Activation, Factors>(x, by_first, rows, scratch.get(kSecond, rows * H),
+                                  slopes ? slopes + begin * N * H : nullptr,
+                                  values + begin * N * shape.outputs);
     });
   }
 
   // Cotangents of the actions of the states from `begin` to `end`; rows whose cotangents are zero
   // cost nothing.
-  template <typename Activation>
+  template <typename Activation, typename Factors>
   void backward(int64_t begin, int64_t end, const float* cotangents, const float* slopes,
                 float* grads) const {
     const int64_t N = shape.actions, H = shape.hidden, A = shape.action, O = shape.outputs;
@@ -140,18 +145,20 @@ struct Critic {
                          [](float c) { return c == 0.0f; });
     };
     if (zero(begin * N, end * N)) return;
-    const float *by_obs = packed_obs(), *by_second = packed(transposed(weight2, H));
+    using Number = typename Factors::Number;
+    const float* by_obs = packed_obs();
+    const Number* by_second = packed<Factors>(transposed(weight2, H));
     std::vector<int64_t> needed;
     each_block(begin, end, [&](int64_t begin, int64_t end) {
-      float* x = scratch.get(kSecond, (end - begin) * N * H);
+      Number* x = scratch.get<Number>(kSecond, (end - begin) * N * H);
       needed.clear();
       for (int64_t row = begin * N; row < end * N; ++row) {
         if (zero(row, row + 1)) continue;
-        before_second(cotangents + row * O, slopes + row * H, x + needed.size() * H);
+        before_second<Factors>(cotangents + row * O, slopes + row * H, x + needed.size() * H);
         needed.push_back(row);
       }
       float* g = scratch.get(kBack, needed.size() * H);
-      product(plain(x, H), needed.size(), H, by_second, H, g);
+      product<Factors>(plain(x, H), needed.size(), H, by_second, H, g);
       const float* halves = state_halves(begin, end, by_obs);
       for (int64_t row : needed) {
         first<Activation>(halves + (row / N - begin) * H, row,
@@ -176,7 +183,7 @@ struct Critic {
         store(first_slopes + r * H + h, slope);
       });
     float *y = scratch.get(kSecond, B * H), *slopes = scratch.get(kSecondSlopes, B * H);
-    finish<Activation>(x, packed(plain(weight2, H)), B, y, slopes, values);
+    finish<Activation, Single>(x, packed(plain(weight2, H)), B, y, slopes, values);
 
     float* errors = scratch.get(kErrors, B * O);
     for (int64_t i = 0; i < B * O; ++i) errors[i] = scale * (values[i] - targets[i]);
@@ -185,24 +192,23 @@ struct Critic {
       for (int64_t o = 0; o < O; ++o) add(grads.last + o * H, errors[r * O + o], y + r * H);
     column_sums(errors, B, O, grads.last_bias);
 
-    for (int64_t r = 0; r < B; ++r) before_second(errors + r * O, slopes + r * H, slopes + r * H);
+    for (int64_t r = 0; r < B; ++r)
+      before_second<Single>(errors + r * O, slopes + r * H, slopes + r * H);
     column_sums(slopes, B, H, grads.bias2);
     float* right = scratch.get(kBack, B * H);
-    pack(plain(slopes, H), B, H, false, right);
+    pack(plain(slopes, H), B, H, right);
     product(transposed(x, H), H, B, right, H, grads.weight2);
 
     product(plain(slopes, H), B, H, packed(transposed(weight2, H)), H, y);
     for (int64_t i = 0; i < B * H; i += kLanes) store(y + i, load(y + i) * load(first_slopes + i));
     column_sums(y, B, H, grads.bias1);
-    pack(plain(y, H), B, H, false, right);
+    pack(plain(y, H), B, H, right);
     product(transposed(obs, shape.obs), shape.obs, B, right, H, grads.weight1);
     product(transposed(action, shape.action), shape.action, B, right, H,
             grads.weight1 + shape.obs * H);
   }
 
  private:
-  Vec kept(Vec x) const { return rounded ? to_bfloat16(x) : x; }
-
   void add(float* to, float factor, const float* x) const {
     for (int64_t h = 0; h < shape.hidden; h += kLanes)
       store(to + h, load(to + h) + factor * load(x + h));
@@ -214,15 +220,13 @@ struct Critic {
 // The arguments that all calls have in common.
 struct Ensemble {
   Shape shape;
-  bool rounded;
   const float *obs, *action, *weight1, *bias1, *weight2, *bias2, *last, *last_bias;
 
   Ensemble(Array obs, Array action, Array weight1, Array bias1, Array weight2, Array bias2, Array last,
-           Array last_bias, bool rounded)
+           Array last_bias)
       : shape{weight2.dimensions()[0], action.dimensions()[0], action.dimensions()[1],
               obs.dimensions()[1],     action.dimensions()[2], weight2.dimensions()[1],
               last.dimensions()[1]},
-        rounded(rounded),
         obs(obs.typed_data()),
         action(action.typed_data()),
         weight1(weight1.typed_data()),
@@ -234,7 +238,7 @@ struct Ensemble {
 
   Critic member(int64_t m) const {
     const int64_t H = shape.hidden, O = shape.outputs;
-    return {shape, rounded,
+    return {shape,
             obs, action,
             weight1 + m * shape.inputs() * H, bias1 + m * H,
             weight2 + m * H * H, bias2 + m * H,
@@ -253,30 +257,43 @@ struct Ensemble {
   }
 };
 
+// use(activation, factors) with the types of these names.
+template <typename Use>
+void choose(int64_t activation, bool rounded, const Use& use) {
+  auto with = [&](auto activation) {
+    rounded ? use(activation, Rounded{}) : use(activation, Single{});
+  };
+  activation == 0 ? with(Relu{}) : activation == 1 ? with(Silu{}) : with(Elu{});
+}
+
 ffi::Error Forward(ffi::ThreadPool pool, Array obs, Array action, Array weight1, Array bias1,
                    Array weight2, Array bias2, Array last, Array last_bias, Result values,
-                   Result slopes, bool silu, bool rounded) {
-  Ensemble e(obs, action, weight1, bias1, weight2, bias2, last, last_bias, rounded);
+                   Result slopes, int64_t activation, bool rounded) {
+  Ensemble e(obs, action, weight1, bias1, weight2, bias2, last, last_bias);
   const int64_t by_member = e.shape.rows() * e.shape.outputs, H = e.shape.hidden;
-  auto run = silu ? &Critic::forward<Silu> : &Critic::forward<Relu>;
   const bool keep = slopes->element_count() > 0;
-  e.each_part(pool, [&](int64_t m, int64_t begin, int64_t end) {
-    (e.member(m).*run)(begin, end, values->typed_data() + m * by_member,
-                       keep ? slopes->typed_data() + m * e.shape.rows() * H : nullptr);
+  choose(activation, rounded, [&](auto activation, auto factors) {
+    e.each_part(pool, [&](int64_t m, int64_t begin, int64_t end) {
+      e.member(m).template forward<decltype(activation), decltype(factors)>(
+          begin, end, values->typed_data() + m * by_member,
+          keep ? slopes->typed_data() + m * e.shape.rows() * H : nullptr);
+    });
   });
   return ffi::Error::Success();
 }
 
 ffi::Error Backward(ffi::ThreadPool pool, Array obs, Array action, Array weight1, Array bias1,
                     Array weight2, Array bias2, Array last, Array last_bias, Array cotangents,
-                    Array slopes, Result grads, bool silu, bool rounded) {
-  Ensemble e(obs, action, weight1, bias1, weight2, bias2, last, last_bias, rounded);
+                    Array slopes, Result grads, int64_t activation, bool rounded) {
+  Ensemble e(obs, action, weight1, bias1, weight2, bias2, last, last_bias);
   const int64_t rows = e.shape.rows();
-  auto run = silu ? &Critic::backward<Silu> : &Critic::backward<Relu>;
-  e.each_part(pool, [&](int64_t m, int64_t begin, int64_t end) {
-    (e.member(m).*run)(begin, end, cotangents.typed_data() + m * rows * e.shape.outputs,
-                       slopes.typed_data() + m * rows * e.shape.hidden,
-                       grads->typed_data() + m * rows * e.shape.action);
+  choose(activation, rounded, [&](auto activation, auto factors) {
+    e.each_part(pool, [&](int64_t m, int64_t begin, int64_t end) {
+      e.member(m).template backward<decltype(activation), decltype(factors)>(
+          begin, end, cotangents.typed_data() + m * rows * e.shape.outputs,
+          slopes.typed_data() + m * rows * e.shape.hidden,
+          grads->typed_data() + m * rows * e.shape.action);
+    });
   });
   return ffi::Error::Success();
 }
@@ -284,17 +301,20 @@ ffi::Error Backward(ffi::ThreadPool pool, Array obs, Array action, Array weight1
 ffi::Error Regress(ffi::ThreadPool pool, Array obs, Array action, Array weight1, Array bias1,
                    Array weight2, Array bias2, Array last, Array last_bias, Array targets,
                    Result values, Result by_weight1, Result by_bias1, Result by_weight2,
-                   Result by_bias2, Result by_last, Result by_last_bias, bool silu, float scale) {
-  Ensemble e(obs, action, weight1, bias1, weight2, bias2, last, last_bias, false);
+                   Result by_bias2, Result by_last, Result by_last_bias, int64_t activation,
+                   float scale) {
+  Ensemble e(obs, action, weight1, bias1, weight2, bias2, last, last_bias);
   const Shape& s = e.shape;
-  auto run = silu ? &Critic::regress<Silu> : &Critic::regress<Relu>;
-  share(pool, s.members, [&](int64_t m) {
-    auto of_member = [m, &s](Result& all) {
-      return all->typed_data() + m * (int64_t)all->element_count() / s.members;
-    };
-    (e.member(m).*run)(targets.typed_data() + m * s.rows() * s.outputs, scale, of_member(values),
-                       {of_member(by_weight1), of_member(by_bias1), of_member(by_weight2),
-                        of_member(by_bias2), of_member(by_last), of_member(by_last_bias)});
+  choose(activation, false, [&](auto activation, auto) {
+    share(pool, s.members, [&](int64_t m) {
+      auto of_member = [m, &s](Result& all) {
+        return all->typed_data() + m * (int64_t)all->element_count() / s.members;
+      };
+      e.member(m).template regress<decltype(activation)>(
+          targets.typed_data() + m * s.rows() * s.outputs, scale, of_member(values),
+          {of_member(by_weight1), of_member(by_bias1), of_member(by_weight2), of_member(by_bias2),
+           of_member(by_last), of_member(by_last_bias)});
+    });
   });
   return ffi::Error::Success();
 }
@@ -310,13 +330,19 @@ auto arguments() {
 
 }  // namespace
 
+// What multiplies: in single precision, or factors rounded to bfloat16.
+extern "C" const char* units(bool rounded) { return rounded ? kRoundedUnits : kUnits; }
+
 XLA_FFI_DEFINE_HANDLER_SYMBOL(
     critics_forward, Forward,
-    arguments().Ret<Array>().Ret<Array>().Attr<bool>("silu").Attr<bool>("rounded"));
+    arguments().Ret<Array>().Ret<Array>().Attr<int64_t>("activation").Attr<bool>("rounded"));
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(
     critics_backward, Backward,
-    arguments().Arg<Array>().Arg<Array>().Ret<Array>().Attr<bool>("silu").Attr<bool>("rounded"));
+    arguments()
+        .Arg<Array>().Arg<Array>()
+        .Ret<Array>()
+        .Attr<int64_t>("activation").Attr<bool>("rounded"));
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(critics_regress, Regress,
                               arguments()
@@ -325,4 +351,4 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(critics_regress, Regress,
                                   .Ret<Array>().Ret<Array>()
                                   .Ret<Array>().Ret<Array>()
                                   .Ret<Array>().Ret<Array>()
-                                  .Attr<bool>("silu").Attr<float>("scale"));
+                                  .Attr<int64_t>("activation").Attr<float>("scale"));

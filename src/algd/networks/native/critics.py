@@ -12,12 +12,16 @@ from jaxtyping import Array, Float
 from algd.networks.native import library
 
 Layers = tuple[Array, Array, Array, Array, Array, Array]
+# In the order of their numbers in the compiled code.
+ACTIVATIONS = ("relu", "silu", "elu")
 
 
-def serves(layers: Any) -> bool:
+def serves(layers: Any, activation: str) -> bool:
     """Whether these layers can be computed here: two equal hidden layers of single precision whose
     width is a multiple of 32."""
-    if len(layers) != 6 or any(x.dtype != jnp.float32 for x in layers):
+    if activation not in ACTIVATIONS or len(layers) != 6:
+        return False
+    if any(x.dtype != jnp.float32 for x in layers):
         return False
     _, inputs, width = layers[2].shape
     return inputs == width and width % library.COLUMNS == 0 and library.available()
@@ -27,13 +31,13 @@ def values_and_slopes(
     layers: Layers,
     obs: Float[Array, "batch obs"],
     action: Float[Array, "batch actions action"],
-    silu: bool,
+    activation: str,
     rounded: bool,
     keep_slopes: bool,
 ) -> tuple[Float[Array, "members batch actions outputs"], Float[Array, "members rows hidden"]]:
     """Every member's values, and the slopes of its second layer, which the way back needs.
 
-    `silu` or else ReLU; `rounded` to bfloat16 are the factors of the second layer's product.
+    `rounded` to bfloat16 are the factors of the second layer's product.
     """
     batch, actions, _ = action.shape
     members, hidden, outputs = layers[4].shape
@@ -41,7 +45,8 @@ def values_and_slopes(
     call = library.call(
         "critics_forward", (members, batch, actions, outputs), (members, kept, hidden)
     )
-    values, slopes = call(obs, action, *_with_last_turned(layers), silu=silu, rounded=rounded)
+    inputs = (obs, action, *_with_last_turned(layers))
+    values, slopes = call(*inputs, activation=_number(activation), rounded=rounded)
     return values, slopes
 
 
@@ -51,13 +56,14 @@ def pull_back(
     action: Float[Array, "batch actions action"],
     cotangents: Float[Array, "members batch actions outputs"],
     slopes: Float[Array, "members rows hidden"],
-    silu: bool,
+    activation: str,
     rounded: bool,
 ) -> Float[Array, "batch actions action"]:
     """From the cotangents of values to those of actions; rows of zeros cost nothing."""
     call = library.call("critics_backward", (len(slopes), *action.shape))
     inputs = (obs, action, *_with_last_turned(layers), cotangents, slopes)
-    return jnp.sum(call(*inputs, silu=silu, rounded=rounded)[0], axis=0)
+    by_member = call(*inputs, activation=_number(activation), rounded=rounded)[0]
+    return jnp.sum(by_member, axis=0)
 
 
 def regress(
@@ -66,14 +72,19 @@ def regress(
     action: Float[Array, "batch action"],
     targets: Float[Array, "members batch outputs"],
     weight: float,
-    silu: bool,
+    activation: str,
 ) -> tuple[Float[Array, "members batch outputs"], Layers]:
     """The values, and the gradient of `weight` times their squared distances from the targets."""
     turned = _with_last_turned(layers)
     call = library.call("critics_regress", targets.shape, *(x.shape for x in turned))
     inputs = (obs, action[:, None], *turned, targets)
-    values, *grads = call(*inputs, silu=silu, scale=np.float32(2.0 * weight))
+    how = {"activation": _number(activation), "scale": np.float32(2.0 * weight)}
+    values, *grads = call(*inputs, **how)
     return values, _with_last_turned(tuple(grads))
+
+
+def _number(activation: str) -> np.int64:
+    return np.int64(ACTIVATIONS.index(activation))
 
 
 def _with_last_turned(layers: Any) -> Any:

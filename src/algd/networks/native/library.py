@@ -26,8 +26,15 @@ from filelock import FileLock
 from algd.cache import cache_folder
 from algd.types import UserError
 
-SOURCES = [Path(__file__).with_name(name) for name in ("critics.cc", "mlp.cc", "numbers.h")]
-CALLS = ("critics_forward", "critics_backward", "critics_regress", "mlp_forward", "mlp_backward")
+SOURCES = [
+    Path(__file__).with_name(name)
+    for name in ("critics.cc", "mlp.cc", "normalised.cc", "numbers.h")
+]
+CALLS = (
+    *("critics_forward", "critics_backward", "critics_regress"),
+    *("mlp_forward", "mlp_backward"),
+    *("normalised_forward", "normalised_backward"),
+)
 # Matrices are multiplied two vectors of columns at a time; a vector has sixteen floats at most.
 COLUMNS = 32
 # Not every compiler knows the first by this name.
@@ -37,17 +44,35 @@ COMPILER_SECONDS = 600.0
 FLAGS = ["-std=c++17", "-O3", "-fno-math-errno", "-fPIC", "-pthread", "-w"]
 
 
-@cache
 def available() -> bool:
     """Whether XLA can call the compiled code in this process."""
+    return in_use() is not None
+
+
+def units(rounded: bool) -> str:
+    """What multiplies here, single precision or factors `rounded` to bfloat16: plain, avx2, avx512,
+    avx512-bf16, or xla without compiled code."""
+    library = in_use()
+    return "xla" if library is None else units_of(library, rounded)
+
+
+def units_of(library: ctypes.CDLL, rounded: bool) -> str:
+    """What a library was compiled to multiply with."""
+    library.units.restype = ctypes.c_char_p
+    return library.units(ctypes.c_bool(rounded)).decode()
+
+
+@cache
+def in_use() -> ctypes.CDLL | None:
+    """The compiled code of this process, known to XLA; None where there is none."""
     if os.environ.get("ALGD_NATIVE") == "0" or jax.default_backend() != "cpu":
-        return False
+        return None
     if os.name == "nt":
         # How its compilers are called, and what they make, is another matter.
-        return False
+        return None
     found = compiler()
     if found is None:
-        return False
+        return None
     try:
         library = loaded(found)
     except OSError as error:
@@ -56,11 +81,16 @@ def available() -> bool:
             "(ALGD_NATIVE=0 silences this.)",
             stacklevel=2,
         )
-        return False
+        return None
+    register(library, "algd")
+    return library
+
+
+def register(library: ctypes.CDLL, prefix: str) -> None:
+    """Let XLA call a library's functions, by names that begin with the prefix."""
     for call in CALLS:
         handler = jax.ffi.pycapsule(getattr(library, call))
-        jax.ffi.register_ffi_target(f"algd_{call}", handler, platform="cpu")
-    return True
+        jax.ffi.register_ffi_target(f"{prefix}_{call}", handler, platform="cpu")
 
 
 def call(name: str, *shapes: tuple[int, ...]) -> Any:

@@ -30,11 +30,11 @@ struct Mlp {
         store(by_second + r * H + h, where_positive(load(second + r * H + h), g));
       }
     float* packed = scratch.get(kPacked, H * std::max(H, inputs));
-    pack(transposed(weight2, H), H, H, false, packed);
+    pack(transposed(weight2, H), H, H, packed);
     product(plain(by_second + begin * H, H), rows, H, packed, H, by_first + begin * H);
     for (int64_t i = begin * H; i < end * H; i += kLanes)
       store(by_first + i, where_positive(load(first + i), load(by_first + i)));
-    pack(transposed(weight1, H), H, inputs, false, packed);
+    pack(transposed(weight1, H), H, inputs, packed);
     product(plain(by_first + begin * H, H), rows, H, packed, inputs, by_x + begin * inputs);
   }
 
@@ -44,7 +44,7 @@ struct Mlp {
   void layer(const float* in, int64_t depth, const float* weight, const float* bias, int64_t begin,
              int64_t end, float* out) const {
     float* packed = scratch.get(kPacked, depth * hidden);
-    pack(plain(weight, hidden), depth, hidden, false, packed);
+    pack(plain(weight, hidden), depth, hidden, packed);
     product(plain(in + begin * depth, depth), end - begin, depth, packed, hidden,
             out + begin * hidden);
     for (int64_t r = begin; r < end; ++r)

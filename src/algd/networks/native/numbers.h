@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -15,6 +16,10 @@
 #include <thread>
 #include <utility>
 #include <vector>
+
+#if defined(__AVX512BF16__)
+#include <immintrin.h>
+#endif
 
 #include "xla/ffi/api/ffi.h"
 
@@ -27,10 +32,13 @@ namespace {
 // A tile of the result, `kTileRows` by two vectors, fills the registers but for three or four.
 #if defined(__AVX512F__)
 constexpr int kLanes = 16, kTileRows = 12;
+constexpr const char* kUnits = "avx512";
 #elif defined(__AVX2__)
 constexpr int kLanes = 8, kTileRows = 6;
+constexpr const char* kUnits = "avx2";
 #else
 constexpr int kLanes = 4, kTileRows = 6;
+constexpr const char* kUnits = "plain";
 #endif
 constexpr int kTileColumns = 2 * kLanes;
 
@@ -58,14 +66,13 @@ inline Vec to_bfloat16(Vec x) {
   return (Vec)((bits + 0x7fff + ((bits >> 16) & 1)) & (int32_t)0xffff0000);
 }
 
-// 1 / (1 + e^-x). e^-x = 2^n 2^f with |f| <= 1/2, where a polynomial serves; n goes into the
-// exponent's bits.
-inline Vec sigmoid(Vec x) {
+// e^x = 2^n 2^f with |f| <= 1/2, where a polynomial serves; n goes into the exponent's bits.
+inline Vec exponential(Vec x) {
   x = x < 87.0f ? x : fill(87.0f);
   x = x > -87.0f ? x : fill(-87.0f);
   const Vec shift = fill(12582912.0f);  // 1.5 * 2^23: what is added to it is rounded to an integer
-  Vec shifted = x * -1.44269504f + shift;
-  Vec f = x * -1.44269504f - (shifted - shift);
+  Vec shifted = x * 1.44269504f + shift;
+  Vec f = x * 1.44269504f - (shifted - shift);
   Vec p = fill(1.5403530e-4f);
   p = p * f + 1.3333558e-3f;
   p = p * f + 9.6181291e-3f;
@@ -73,7 +80,7 @@ inline Vec sigmoid(Vec x) {
   p = p * f + 2.4022651e-1f;
   p = p * f + 6.9314718e-1f;
   p = p * f + 1.0f;
-  return 1.0f / (1.0f + (Vec)((Bits)p + ((Bits)shifted << 23)));
+  return (Vec)((Bits)p + ((Bits)shifted << 23));
 }
 
 struct Relu {
@@ -85,9 +92,17 @@ struct Relu {
 
 struct Silu {
   static void apply(Vec x, Vec& value, Vec& slope) {
-    Vec s = sigmoid(x);
+    Vec s = 1.0f / (1.0f + exponential(-x));
     value = x * s;
     slope = s + value * (1.0f - s);
+  }
+};
+
+struct Elu {
+  static void apply(Vec x, Vec& value, Vec& slope) {
+    Vec e = exponential(x);
+    value = x < 0.0f ? e - 1.0f : x;
+    slope = x < 0.0f ? e : fill(1.0f);
   }
 };
 
@@ -99,67 +114,123 @@ inline float dot(const float* left, const float* right, int64_t size) {
 
 // --- matrix products ------------------------------------------------------------------------------
 
-struct Matrix {
-  const float* data;
+template <typename Number>
+struct MatrixOf {
+  const Number* data;
   int64_t row, column;  // steps from one to the next
 };
 
-inline Matrix plain(const float* data, int64_t width) { return {data, width, 1}; }
+using Matrix = MatrixOf<float>;
+
+template <typename Number>
+MatrixOf<Number> plain(const Number* data, int64_t width) { return {data, width, 1}; }
 inline Matrix transposed(const float* data, int64_t width) { return {data, 1, width}; }
 
-// `rows` rows of the product with a panel of kTileColumns columns.
-template <int rows>
-inline void tile(Matrix in, int64_t depth, const float* panel, float* out, int64_t width) {
-  Vec sums[rows][2] = {};
-  for (int64_t k = 0; k < depth; ++k) {
-    Vec left = load(panel + k * kTileColumns), right = load(panel + k * kTileColumns + kLanes);
-    for (int r = 0; r < rows; ++r) {
-      Vec x = fill(in.data[r * in.row + k * in.column]);
-      sums[r][0] += x * left;
-      sums[r][1] += x * right;
-    }
+// So many numbers of a row.
+inline Vec along(Matrix from, int64_t row, int64_t column) {
+  const float* first = from.data + row * from.row + column * from.column;
+  if (from.column == 1) return load(first);
+  Vec x;
+  for (int i = 0; i < kLanes; ++i) x[i] = first[i * from.column];
+  return x;
+}
+
+// How the factors of a product are held. The right one goes kDepth rows at a time, and the left one
+// kDepth columns.
+struct Single {
+  using Number = float;
+  static constexpr int kDepth = 1;
+  static void keep(float* to, Vec x) { store(to, x); }
+  static void pack(Matrix from, int64_t row, int64_t column, float* to) {
+    keep(to, along(from, row, column));
   }
+  static void add(Vec& sum, const float* left, const float* right) {
+    sum += fill(*left) * load(right);
+  }
+};
+
+#if defined(__AVX512BF16__)
+// Rounded to bfloat16: a sum takes in two products at once. A matrix unit would read the same pairs.
+struct Rounded {
+  using Number = uint16_t;
+  static constexpr int kDepth = 2;
+  static void keep(uint16_t* to, Vec x) {
+    auto halves = _mm512_cvtneps_pbh((__m512)x);
+    std::memcpy(to, &halves, sizeof(halves));
+  }
+  static void pack(Matrix from, int64_t row, int64_t column, uint16_t* to) {
+    auto bits = [](Vec x) { return (__m512i)to_bfloat16(x); };
+    __m512i pairs = _mm512_srli_epi32(bits(along(from, row, column)), 16) |
+                    bits(along(from, row + 1, column));
+    std::memcpy(to, &pairs, sizeof(pairs));
+  }
+  static void add(Vec& sum, const uint16_t* left, const uint16_t* right) {
+    int32_t pair;
+    std::memcpy(&pair, left, sizeof(pair));
+    __m512i pairs;
+    std::memcpy(&pairs, right, sizeof(pairs));
+    sum = (Vec)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_set1_epi32(pair), (__m512bh)pairs);
+  }
+};
+constexpr const char* kRoundedUnits = "avx512-bf16";
+#else
+// Rounded to bfloat16 and multiplied as they are, where the processor has no units for them.
+struct Rounded : Single {
+  static void keep(float* to, Vec x) { store(to, to_bfloat16(x)); }
+  static void pack(Matrix from, int64_t row, int64_t column, float* to) {
+    keep(to, along(from, row, column));
+  }
+};
+constexpr const char* kRoundedUnits = kUnits;
+#endif
+
+// `rows` rows of the product with a panel of kTileColumns columns.
+template <typename Factors, int rows, typename Number>
+inline void tile(MatrixOf<Number> in, int64_t depth, const Number* panel, float* out,
+                 int64_t width) {
+  constexpr int kStep = Factors::kDepth;
+  Vec sums[rows][2] = {};
+  for (int64_t k = 0; k < depth; k += kStep, panel += kStep * kTileColumns)
+    for (int r = 0; r < rows; ++r) {
+      const Number* left = in.data + r * in.row + k * in.column;
+      Factors::add(sums[r][0], left, panel);
+      Factors::add(sums[r][1], left, panel + kStep * kLanes);
+    }
   for (int r = 0; r < rows; ++r) {
     store(out + r * width, sums[r][0]);
     store(out + r * width + kLanes, sums[r][1]);
   }
 }
 
-template <int rows>
-inline void last_tile(int64_t left, Matrix in, int64_t depth, const float* panel, float* out,
-                      int64_t width) {
+template <typename Factors, int rows, typename Number>
+inline void last_tile(int64_t left, MatrixOf<Number> in, int64_t depth, const Number* panel,
+                      float* out, int64_t width) {
   if constexpr (rows > 0) {
-    if (left == rows) return tile<rows>(in, depth, panel, out, width);
-    last_tile<rows - 1>(left, in, depth, panel, out, width);
+    if (left == rows) return tile<Factors, rows>(in, depth, panel, out, width);
+    last_tile<Factors, rows - 1>(left, in, depth, panel, out, width);
   }
 }
 
 // A matrix in the order in which tiles read it: panels of kTileColumns columns, row by row.
-void pack(Matrix weight, int64_t depth, int64_t columns, bool rounded, float* packed) {
+template <typename Factors = Single>
+void pack(Matrix weight, int64_t depth, int64_t columns, typename Factors::Number* packed) {
   for (int64_t first = 0; first < columns; first += kTileColumns)
-    for (int64_t k = 0; k < depth; ++k, packed += kTileColumns) {
-      const float* from = weight.data + k * weight.row + first * weight.column;
-      for (int c = 0; c < kTileColumns; c += kLanes, from += kLanes * weight.column) {
-        Vec x;
-        if (weight.column == 1)
-          x = load(from);
-        else
-          for (int i = 0; i < kLanes; ++i) x[i] = from[i * weight.column];
-        store(packed + c, rounded ? to_bfloat16(x) : x);
-      }
-    }
+    for (int64_t k = 0; k < depth; k += Factors::kDepth)
+      for (int c = 0; c < kTileColumns; c += kLanes, packed += Factors::kDepth * kLanes)
+        Factors::pack(weight, k, first + c, packed);
 }
 
 // out[rows, columns] = in[rows, depth] * weight[depth, columns], the weight packed.
-void product(Matrix in, int64_t rows, int64_t depth, const float* packed, int64_t columns,
-             float* out) {
+template <typename Factors = Single>
+void product(MatrixOf<typename Factors::Number> in, int64_t rows, int64_t depth,
+             const typename Factors::Number* packed, int64_t columns, float* out) {
   for (int64_t first = 0; first < columns; first += kTileColumns, packed += depth * kTileColumns) {
+    auto from = in;
     int64_t r = 0;
-    for (; r + kTileRows <= rows; r += kTileRows)
-      tile<kTileRows>({in.data + r * in.row, in.row, in.column}, depth, packed,
-                      out + r * columns + first, columns);
-    last_tile<kTileRows - 1>(rows - r, {in.data + r * in.row, in.row, in.column}, depth, packed,
-                             out + r * columns + first, columns);
+    for (; r + kTileRows <= rows; r += kTileRows, from.data += kTileRows * in.row)
+      tile<Factors, kTileRows>(from, depth, packed, out + r * columns + first, columns);
+    last_tile<Factors, kTileRows - 1>(rows - r, from, depth, packed, out + r * columns + first,
+                                      columns);
   }
 }
 
@@ -168,20 +239,22 @@ void product(Matrix in, int64_t rows, int64_t depth, const float* packed, int64_
 // Memory of one thread, kept from call to call.
 class Scratch {
  public:
-  float* get(int slot, int64_t size) {
+  template <typename Number = float>
+  Number* get(int slot, int64_t size) {
     auto& [held, data] = slots_[slot];
-    if (held < size) {
-      data.reset(static_cast<float*>(std::aligned_alloc(64, (4 * size + 63) / 64 * 64)));
-      held = size;
+    const int64_t bytes = (sizeof(Number) * size + 63) / 64 * 64;
+    if (held < bytes) {
+      data.reset(std::aligned_alloc(64, bytes));
+      held = bytes;
     }
-    return data.get();
+    return static_cast<Number*>(data.get());
   }
 
  private:
   struct Free {
-    void operator()(float* data) const { std::free(data); }
+    void operator()(void* data) const { std::free(data); }
   };
-  std::pair<int64_t, std::unique_ptr<float[], Free>> slots_[9];
+  std::pair<int64_t, std::unique_ptr<void, Free>> slots_[9];
 };
 
 thread_local Scratch scratch;
