@@ -7,6 +7,8 @@ Prints the steps per second of each in its best turn, and their ratio; every ste
 round. Ours learns a cost critic besides, which nobody asks. The package is no dependency of algd.
 """
 
+# pyright: reportMissingImports=false
+
 import argparse
 import dataclasses
 import sys

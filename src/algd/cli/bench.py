@@ -51,6 +51,7 @@ def run(arguments: list[str]) -> None:
         from algd.profiling.train import bench_train
         from algd.training.loop import Interrupted
 
+        refuse_idle(chosen, ("sizes",), "on `algd bench train`")
         if not 0.0 < chosen.seconds < math.inf:
             raise UserError(f"--seconds must be positive, not {chosen.seconds}.")
         try:
@@ -60,7 +61,7 @@ def run(arguments: list[str]) -> None:
     elif chosen.what == "env":
         from algd.profiling.env import bench_env
 
-        refuse_idle(chosen, ("presets",), "on `algd bench env`")
+        refuse_idle(chosen, ("presets", "sizes"), "on `algd bench env`")
         rows = bench_env(tell=measuring)
     else:
         known = ("update", "env", "train")

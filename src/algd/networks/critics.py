@@ -99,8 +99,8 @@ class CriticEnsemble(eqx.Module):
     ) -> tuple[Float[Array, "members batch outputs"], "CriticEnsemble"]:
         r"""The values, and the gradient of $w \sum (Q_i - y_i)^2$."""
         if self._native:
-            inputs = (self._leaves, obs, action, targets, weight, self.activation)
-            values, grads = native.regress(*inputs)
+            given = (self._leaves, obs, action, targets, weight, self.activation)
+            values, grads = native.regress(*given)
             return values, jax.tree.unflatten(jax.tree.structure(self), grads)
 
         def loss(

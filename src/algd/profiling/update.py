@@ -164,10 +164,10 @@ def variants(preset_names: tuple[str, ...], sizes: Sizes) -> Iterator[tuple[str,
     """Each preset at the paper's sizes or its own, in each precision that it offers."""
     for name in preset_names:
         algorithm: Any = presets()[name]
-        if not isinstance(algorithm, ReplayOptions):
-            continue
         if sizes == "paper":
             algorithm = at_paper_sizes(algorithm)
+        if not isinstance(algorithm, ReplayOptions):
+            continue
         yield name, "float32", algorithm
         if hasattr(algorithm, "energy_precision"):
             yield name, "bfloat16", dataclasses.replace(algorithm, energy_precision="bfloat16")
