@@ -6,11 +6,7 @@ each preset chooses is in docs/differences.md.
 """
 
 from dataclasses import dataclass, replace
-<<<<<<< HEAD
-from typing import Annotated, Literal, NamedTuple
-=======
-from typing import Any, Literal, NamedTuple
->>>>>>> 4390cba (Changelog of the kernels; options of bench without effect are refused)
+from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
