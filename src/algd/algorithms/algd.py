@@ -19,10 +19,10 @@ from algd.networks.layers import bfloat16_product
 from algd.networks.numpy_policy import Diffusion, PolicyData
 from algd.networks.portable import folded, of_layers
 from algd.networks.score import ScoreNetwork
+from algd.objectives import critic_learning, dual_ascent
 from algd.objectives.bounding import BOUNDING, Bounding, BoundsName, Box, log_slope
 from algd.objectives.critic_learning import (
     PrimalDualState,
-    assess,
     critic_step,
     dimensionless,
     init_critics,
@@ -45,7 +45,6 @@ from algd.objectives.dual_ascent import (
     dual_step,
     feedback,
     multiplier,
-    objective,
     portable,
     rule,
 )
@@ -53,7 +52,6 @@ from algd.objectives.lagrangians import energy_of
 from algd.objectives.multipliers import Dual
 from algd.objectives.td_targets import clipped_value, pessimistic_cost
 from algd.types import (
-    Assessment,
     EnvSpec,
     Members,
     Metrics,
@@ -188,17 +186,8 @@ class ALGD(PrimalDualOptions):
         latents = self.chain(state.score, seen, normal[0], normal[1:], bounding)
         return jnp.clip(bounding.action(latents[-1]), state.low, state.high), {}
 
-    def assess(
-        self, state: State, obs: Float[Array, " obs"], action: Float[Array, " action"]
-    ) -> Assessment:
-        """The double critic's value; mean and spread of the cost ensemble."""
-        return assess(self, state, obs, action)
-
-    def objective(
-        self, state: State, obs: Float[Array, " obs"], action: Float[Array, " action"]
-    ) -> Float[Array, ""]:
-        """The energy of an action: of several, the lowest is the best."""
-        return objective(self, state, obs, action)
+    assess = critic_learning.assess
+    objective = dual_ascent.objective
 
     def portable(self, state: State) -> PolicyData:
         """The chain and the energy as plain arrays of raw observations."""

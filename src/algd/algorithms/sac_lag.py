@@ -18,10 +18,9 @@ from algd.networks.gaussian import Temperature
 from algd.networks.layers import MLP, xavier_uniform
 from algd.networks.numpy_policy import PolicyData
 from algd.networks.portable import folded, tanh_gaussian
-from algd.objectives import soft_actor
+from algd.objectives import critic_learning, dual_ascent, soft_actor
 from algd.objectives.critic_learning import (
     PrimalDualState,
-    assess,
     critic_step,
     dimensionless,
     energy_share,
@@ -35,7 +34,6 @@ from algd.objectives.dual_ascent import (
     dual_step,
     feedback,
     multiplier,
-    objective,
     portable,
     rule,
 )
@@ -43,7 +41,7 @@ from algd.objectives.lagrangians import Energy, energy_of
 from algd.objectives.multipliers import Dual, hinged_multiplier
 from algd.objectives.soft_actor import SoftActorOptions, sample, temperature_step
 from algd.objectives.td_targets import clipped_value, pessimistic_cost
-from algd.types import Assessment, EnvSpec, Members, Metrics, Mode, NonNegative, Transition
+from algd.types import EnvSpec, Members, Metrics, Mode, NonNegative, Transition
 
 
 class State(PrimalDualState):
@@ -109,17 +107,8 @@ class SACLag(PrimalDualOptions, SoftActorOptions):
         seen, box = standardised(state, obs), (state.low, state.high)
         return soft_actor.act(self, state.actor, seen, box, key, mode), {}
 
-    def assess(
-        self, state: State, obs: Float[Array, " obs"], action: Float[Array, " action"]
-    ) -> Assessment:
-        """The double critic's value; mean and spread of the cost ensemble."""
-        return assess(self, state, obs, action)
-
-    def objective(
-        self, state: State, obs: Float[Array, " obs"], action: Float[Array, " action"]
-    ) -> Float[Array, ""]:
-        """L_A of an action, hinged at itself where learning hinges at the batch; low is good."""
-        return objective(self, state, obs, action)
+    assess = critic_learning.assess
+    objective = dual_ascent.objective
 
     def portable(self, state: State) -> PolicyData:
         """The Gaussian and the Lagrangian as plain arrays of raw observations."""

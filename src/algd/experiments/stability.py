@@ -13,11 +13,11 @@ from algd.experiments.trials import (
     Resources,
     Task,
     Trial,
+    by_task,
     compute,
     save_table,
     trials,
 )
-from algd.experiments.trials import by_task as grouped
 from algd.sweeps.results import Row, row
 from algd.visualization.grids import STABILITY, end_of, plot_grid
 
@@ -41,14 +41,14 @@ def reproduce(scale: Scale, out: Path, means: Resources = Resources()) -> None: 
     """Return, multiplier and violation over training; how much the multiplier swings."""
     found = runs(scale, out)
     compute(found, scale, out, means)
-    plot_grid(grouped(found), STABILITY, out / "stability.png")
+    plot_grid(by_task(found), STABILITY, out / "stability.png")
     save_table(table(found), out / "stability.csv")
 
 
 def table(found: Sequence[Trial]) -> list[Row]:
     """For each run: variation of the multiplier, its late spread, violation, and how it ended."""
     lines = []
-    for task, groups in grouped(found).items():
+    for task, groups in by_task(found).items():
         end = end_of(groups)
         for label, members in groups.items():
             for run in members:

@@ -171,20 +171,20 @@ def summary_table(found: Sequence[Trial]) -> list[Row]:
                     "seeds": len(each),
                     "steps": each[0]["steps"],
                     "budget": each[0]["budget"],
-                    **_mean_and_interval(each, "return"),
-                    **_mean_and_interval(each, "cost"),
-                    **_mean_and_interval(each, "violation_rate"),
-                    **_mean_and_interval(each, "training_cost"),
+                    **_means_and_intervals(each),
                     "seeds_over_budget": sum(v["cost"] > v["budget"] for v in each),
                 }
             )
     return table
 
 
-def _mean_and_interval(each: Sequence[Mapping[str, Any]], name: str) -> Row:
-    values = np.array([v[name] for v in each], float)
-    low, high = bootstrap_interval(values)
-    return {name: float(values.mean()), f"{name}_low": float(low), f"{name}_high": float(high)}
+def _means_and_intervals(each: Sequence[Mapping[str, Any]]) -> Row:
+    found: Row = {}
+    for name in ("return", "cost", "violation_rate", "training_cost"):
+        values = np.array([v[name] for v in each], float)
+        low, high = map(float, bootstrap_interval(values))
+        found |= {name: float(values.mean()), f"{name}_low": low, f"{name}_high": high}
+    return found
 
 
 def recorded_rows(found: Sequence[Trial], kind: str, names: Sequence[str]) -> list[Row]:

@@ -368,24 +368,11 @@ def write_film(frames: Iterable[Frame], path: Path, frames_per_second: int) -> N
 
 def _writer(path: Path, first: Frame, frames_per_second: int) -> Any:
     size = (first.shape[1], first.shape[0])
+    options = {"codec": "libx264", "macro_block_size": BLOCK}
+    output = ["-movflags", "+faststart"]
     if path.suffix.lower() == ".gif":
         palette = "split[a][b];[a]palettegen=max_colors=128[p];[b][p]paletteuse=dither=none"
-        return imageio_ffmpeg.write_frames(
-            path,
-            size,
-            fps=frames_per_second,
-            codec="gif",
-            ffmpeg_log_level="error",
-            pix_fmt_out="pal8",
-            macro_block_size=1,
-            output_params=["-filter_complex", palette],
-        )
-    return imageio_ffmpeg.write_frames(
-        path,
-        size,
-        fps=frames_per_second,
-        codec="libx264",
-        ffmpeg_log_level="error",
-        macro_block_size=BLOCK,
-        output_params=["-movflags", "+faststart"],
-    )
+        options = {"codec": "gif", "macro_block_size": 1, "pix_fmt_out": "pal8"}
+        output = ["-filter_complex", palette]
+    shared = {"fps": frames_per_second, "ffmpeg_log_level": "error", "output_params": output}
+    return imageio_ffmpeg.write_frames(path, size, **shared, **options)

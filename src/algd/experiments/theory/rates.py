@@ -166,39 +166,28 @@ def rate_checks(
         ),
     ):
         value, interval = slope_interval(sizes.samples, values)
-        checks.append(
-            Check(
-                statement,
-                measured,
-                value,
-                float(interval.low),
-                float(interval.high),
-                f"{expected} ± {width}",
-                abs(value - expected) <= width,
-            )
-        )
+        figures = (value, float(interval.low), float(interval.high))
+        near = abs(value - expected) <= width
+        checks.append(Check(statement, measured, *figures, f"{expected} ± {width}", near))
     share = np.array([0.5, 0.1, 0.01, 0.001])
     quantiles = np.quantile(errors["tail"], 1.0 - share) / np.sqrt(np.log(2.0 / share))
-    checks.append(
+    excess = field_kl["end"].mean(axis=0) / field_kl["path"].mean(axis=0)
+    return [
+        *checks,
         at_most(
             "Lemma: the error's tail is sub-Gaussian, √log(2/δ)",
             "largest ratio of the error's (1 − δ)-quantile over √log(2/δ) to the one at δ = 0.5, "
             "δ down to 0.001; below 2.47 for a Gaussian",
             float((quantiles / quantiles[0]).max()),
             2.47,
-        )
-    )
-    checks.append(
+        ),
         at_most(
             "Lemma, proof: the estimator tends to −∇L_A(a^τ)/β",
             f"largest distance of its limit, the smoothed score, from that at σ = {SCORE_SIGMA} "
             f"(scores reach {np.abs(errors['exact']).max():.1f})",
             float(errors["shift"].max()),
             1e-3,
-        )
-    )
-    excess = field_kl["end"].mean(axis=0) / field_kl["path"].mean(axis=0)
-    checks.append(
+        ),
         equals(
             "Theorem 2, proof: the KL of the actions equals the path divergence",
             "largest ratio of the first to the second; it cannot exceed 1, so the term in N is "
@@ -206,6 +195,5 @@ def rate_checks(
             float(excess.max()),
             1.0,
             0.05,
-        )
-    )
-    return checks
+        ),
+    ]
