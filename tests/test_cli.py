@@ -16,11 +16,12 @@ from algd import envs
 from algd.algorithms import preset, presets, summaries
 from algd.cli import main
 from algd.cli.arguments import whole_number
+from algd.cli.train import Output
 from algd.networks.native import library
 from algd.runs.config import Settings
 from algd.runs.directory import Run, create_run
 from algd.training.loop import Interrupted
-from algd.types import UserError
+from algd.types import ELSEWHERE, UserError
 
 RUN = "--steps 160 --envs 2 --log-every 40 --eval-every 80 --eval-episodes 2 --quiet"
 RUN += " --env-options horizon=40"
@@ -152,6 +153,8 @@ def test_python_interface(trained):
 def test_python_training_refuses_unknown_settings(tmp_path):
     with pytest.raises(algd.UserError, match="Did you mean"):
         algd.train(out=tmp_path / "run", bettta=1.0)
+    with pytest.raises(algd.UserError, match="Here it is called replay_size"):
+        algd.train(out=tmp_path / "run", buffer_size=100)
     with pytest.raises(algd.UserError, match="--rho has no effect"):
         algd.train(algorithm="LGD", out=tmp_path / "run", rho=2.0)
     assert not (tmp_path / "run").exists()
@@ -194,6 +197,8 @@ def test_python_training_refuses_unknown_settings(tmp_path):
         (["sweep", "--trust"], "--trust has no effect without --file"),
         (["sweep", "--preset", "ALGDD"], "Did you mean algd"),
         (["help", "trian"], "train"),
+        (["train", "--total-timesteps", "1e5"], "--total-timesteps is called --steps here"),
+        (["train", "--algo", "sac"], "--algo is called --preset here"),
         (["train", "lgd", "--rho", "2"], "--rho has no effect with --energy plain"),
         (["train", "--beta-rate", "1"], "--beta-rate has no effect with --temperature score"),
         (["train", "ppo-lag", "--pid", "1", "0", "0"], "--pid has no effect with --dual adam"),
@@ -284,6 +289,13 @@ def test_no_value_of_an_option_is_taken_for_a_preset():
     words = {word for hint in hints if get_origin(hint) is Literal for word in get_args(hint)}
     assert "augmented" in words
     assert not words & presets().keys()
+
+
+def test_names_of_other_libraries_are_none_of_ours():
+    kinds = (Settings, Output, *map(type, presets().values()))
+    ours = {field.name for kind in kinds for field in dataclasses.fields(kind)}
+    assert not ELSEWHERE.keys() & ours
+    assert set(ELSEWHERE.values()) <= ours | {"preset"}
 
 
 def test_options_of_the_run_stand_before_or_behind_the_preset(begun):

@@ -26,9 +26,36 @@ class UserError(Exception):
     """A mistake of the person at the keyboard; the message is written for them."""
 
 
+# What other libraries call the settings that we have.
+ELSEWHERE = {
+    **dict.fromkeys(("total_timesteps", "n_timesteps", "timesteps", "total_steps"), "steps"),
+    **dict.fromkeys(("algo", "policy"), "preset"),
+    **dict.fromkeys(("n_envs", "num_envs"), "envs"),
+    **dict.fromkeys(("env_id", "env_name", "task"), "env"),
+    **dict.fromkeys(("learning_rate", "lr"), "critic_rate"),
+    **dict.fromkeys(("log_dir", "logdir", "save_path"), "out"),
+    "env_kwargs": "env_options",
+    "cost_limit": "budget",
+    "gamma": "discount",
+    "cost_gamma": "cost_discount",
+    "tau": "polyak",
+    "buffer_size": "replay_size",
+    "learning_starts": "prefill",
+    "gradient_steps": "updates_per_step",
+    "n_steps": "rollout_steps",
+    "n_epochs": "passes",
+    "eval_freq": "eval_every",
+    "n_eval_episodes": "eval_episodes",
+    "save_freq": "checkpoint_every",
+}
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """A sentence with the known names most like `name`, or nothing if none is."""
-    close = difflib.get_close_matches(name, list(known), n=3, cutoff=0.4)
+    known = list(known)
+    if ELSEWHERE.get(name) in known:
+        return f" Here it is called {ELSEWHERE[name]}."
+    close = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
     return f" Did you mean {' or '.join(close)}?" if close else ""
 
 

@@ -13,8 +13,8 @@ from algd.cli.progress import announce, interruptible, progress_line
 from algd.runs.checkpoint import read_snapshot
 from algd.runs.config import Settings, check_imported
 from algd.runs.directory import Run
-from algd.runs.validation import check_effect
-from algd.types import UserError
+from algd.runs.validation import check_effect, option
+from algd.types import ELSEWHERE, UserError
 
 MOST_SEEDS = 1_000
 A = TypeVar("A")
@@ -60,6 +60,10 @@ class Train(Generic[A]):
 def run(arguments: list[str]) -> None:
     """`algd train [PRESET] [options]`."""
     names, words = parse_known(Names, arguments, "train")
+    for word in words:
+        habit = ELSEWHERE.get(word.partition("=")[0].lstrip("-").replace("-", "_"))
+        if habit and word.startswith("--"):
+            raise UserError(f"{word} is called {option(habit)} here.")
     named, words = without_preset(words)
     named += [names.preset] if names.preset else []
     if len(named) > 1:
