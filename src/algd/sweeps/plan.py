@@ -263,6 +263,9 @@ def is_there(wanted: Job) -> bool:
     settings, algorithm, name = parse_config(run.config())
     found = {"preset": name, **vars(settings), **vars(algorithm)}
     asked = {"preset": wanted.preset, **vars(wanted.settings), **vars(wanted.algorithm)}
+    if wanted.settings.loop is None:
+        # The environment decided.
+        asked["loop"] = settings.loop
     other = [key for key in asked if found.get(key) != asked[key]]
     if other:
         listed = ", ".join(
