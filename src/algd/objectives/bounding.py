@@ -19,7 +19,7 @@ Energies = Float[Array, "*batch"]
 Temperature = float | Float[Array, ""]
 
 
-def log_slope(latent: Latent) -> Latent:
+def log_slope(latent: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """log(1 - tanh^2 x) = 2 (log 2 - x - softplus(-2x)), without cancellation at large |x|."""
     return 2.0 * (jnp.log(2.0) - latent - jax.nn.softplus(-2.0 * latent))
 
