@@ -36,15 +36,14 @@ class Corridor(gymnasium.Env):
 
 def main(steps: int = 4000, directory: str = "runs/corridor") -> None:
     """Train, then drive one episode with what was learnt."""
-    gymnasium.register("Corridor-v0", entry_point=Corridor, max_episode_steps=50)
     # Five fast steps in an episode of 50 are allowed, on average.
-    run = algd.train("Corridor-v0", steps=steps, budget=5.0, eval_episodes=4, out=directory)
-    policy = algd.load(run.directory)
-    env = gymnasium.make("Corridor-v0")
+    agent = algd.Agent("algd", Corridor, budget=5.0, horizon=50, eval_episodes=4, out=directory)
+    agent.learn(steps)
+    env = gymnasium.wrappers.TimeLimit(Corridor(), 50)
     obs, _ = env.reset(seed=0)
     earned, cost, done = 0.0, 0.0, False
     while not done:
-        action, forecast = policy.predict(obs, return_info=True)
+        action, forecast = agent.predict(obs, return_info=True)
         obs, reward, _, done, info = env.step(action)
         earned, cost = earned + float(reward), cost + info["cost"]
     print(f"return {earned:.1f}, cost {cost:.0f} of 5")

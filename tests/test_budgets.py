@@ -54,7 +54,7 @@ def test_evaluate_agrees_with_a_plain_loop(run, capsys):
     summary = json.loads(capsys.readouterr().out)
     assert list(summary["cost"]) == list(PARTS)
     # The same again by hand: the task's own costs, summed over whole episodes.
-    policy = algd.load(run.directory)
+    policy = algd.load(run.directory).policy
     env = envs.make("DiffDrive", 3, env_options={"cost_parts": True, "horizon": 40})
     obs, total, steps = env.reset(5), np.zeros((3, 2)), 0
     key = jax.random.key(5)

@@ -131,7 +131,7 @@ def test_list_shows_what_presets_and_tasks_are(capsys):
 
 
 def test_python_interface(trained):
-    policy = algd.load(trained)
+    policy = algd.load(trained).policy
     obs = np.random.default_rng(0).normal(size=(5, policy.spec.obs_size))
     batch = policy.predict(obs)
     assert batch.shape == (5, 2)

@@ -11,15 +11,22 @@ import algd
 HEAVY = "{'jax', 'mujoco', 'equinox', 'scipy', 'matplotlib', 'algd.envs'}"
 PROGRAM = """
 from pathlib import Path
+from typing import Any
 import gymnasium
 import numpy as np
 import algd
 
 run: algd.Run = algd.train("DiffDrive", "algd", steps=1_000, budget=[10.0], rho=2.0)
-run, notes = algd.resume(Path("runs"), steps=2_000)
-policy: algd.Policy = algd.load(run.directory, seed=1)
+run, notes = algd.resume(Path("runs"), steps=2_000, callback=algd.stop_when_flat(3))
+agent = algd.Agent("algd", gymnasium.spec("Pendulum-v1"), budget={"torque": np.float32(9)})
+agent.learn(1e3, callback=[lambda event: event.metrics["eval/return"] < 9], progress=True)
+agent.save("copy")
+told: dict[str, Any] = agent.evaluate(episodes=10) | algd.evaluate(agent.run, mode="sampled")
+again: algd.Agent = algd.load(agent.run, "best", seed=1)
+policy: algd.Policy = again.policy
 obs, _ = gymnasium.make("algd/DiffDrive-v0").reset(seed=0)
-action: np.ndarray = policy.predict(obs)
+action: np.ndarray = agent.predict(obs)
+action, forecast = agent.predict(obs, mode="best", return_info=True)
 action, forecast = policy.predict(obs, mode="best", return_info=True)
 mean = algd.stats.standard_error(forecast.value), len(algd.envs.names())
 limit: float = algd.Budget(10.0).on_critic_scale(0.99, 200)
@@ -79,11 +86,12 @@ def test_a_strict_type_checker_finds_nothing_in_a_users_program(tmp_path):
     done = python("-m", "mypy", "--strict", "--cache-dir=cache", "program.py", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     # It has seen the types: a mistake is one.
-    mistakes = "policy.predict(obs, modes='best')\nalgd.trian()\n"
+    mistakes = "policy.predict(obs, modes='best')\nagent.lern(3)\nalgd.trian()\n"
     (tmp_path / "program.py").write_text(PROGRAM + mistakes, encoding="utf-8")
     done = python("-m", "mypy", "--strict", "--cache-dir=cache", "program.py", cwd=tmp_path)
     assert "call-overload" in done.stdout
     assert 'no attribute "trian"' in done.stdout
+    assert 'no attribute "lern"' in done.stdout
 
 
 @pytest.mark.parametrize("chosen", [None, "elsewhere"])

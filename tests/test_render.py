@@ -9,7 +9,7 @@ import pytest
 from gymnasium import spaces
 
 from algd.cli import main
-from algd.runs.config import Settings
+from algd.runs.config import Given, Settings
 from algd.training import loop
 from algd.types import Budget, EnvSpec
 from algd.visualization.video import ALARM, WIDTH, draw, film, open_stage, play, write_film
@@ -50,7 +50,7 @@ gymnasium.register("RenderedLine-v0", entry_point=Line)
 
 def stage_of(limit=2.0, discounted=False, **options):
     budget = Budget(limit, discounted=discounted)
-    return open_stage("RenderedLine-v0", options, EnvSpec(1, (-1.0,), (1.0,), (budget,), 6))
+    return open_stage(Given("RenderedLine-v0"), options, EnvSpec(1, (-1.0,), (1.0,), (budget,), 6))
 
 
 def watched(stage, every=1, discount=0.5):
@@ -100,7 +100,8 @@ def test_velocity_tasks_show_speed_and_limit_without_opengl(monkeypatch):
     importlib.import_module("mujoco")
     monkeypatch.setenv("MUJOCO_GL", "nothing")
     budget = Budget(82.748, discounted=True)
-    stage = open_stage("HopperVelocity", {}, EnvSpec(11, (-1.0,) * 3, (1.0,) * 3, (budget,), 1000))
+    spec = EnvSpec(11, (-1.0,) * 3, (1.0,) * 3, (budget,), 1000)
+    stage = open_stage(Given("HopperVelocity"), {}, spec)
     assert not stage.draws
     assert stage.speed_limit == pytest.approx(0.8275, abs=1e-4)
     moments = play(lambda obs: np.ones(3, np.float32), stage, 1, 0, 0.99, 5)

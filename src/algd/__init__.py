@@ -7,12 +7,14 @@ from algd.registration import register_when_possible
 
 __version__ = "0.1.0"
 __all__ = [
+    "Agent",
     "Budget",
     "Outcome",
     "Policy",
     "Run",
     "UserError",
     "envs",
+    "evaluate",
     "load",
     "presets",
     "resume",
@@ -23,12 +25,14 @@ __all__ = [
 ]
 
 _HOME = {
+    "Agent": "algd.agent",
     "Budget": "algd.types",
     "Outcome": "algd.types",
     "Policy": "algd.evaluation.policy",
     "Run": "algd.runs.directory",
     "UserError": "algd.types",
-    "load": "algd.evaluation.policy",
+    "evaluate": "algd.api",
+    "load": "algd.agent",
     "presets": "algd.algorithms",
     "resume": "algd.api",
     "stop_when_flat": "algd.training.callbacks",
@@ -38,10 +42,11 @@ _MODULES = {"envs": "algd.envs", "stats": "algd.evaluation.stats", "types": "alg
 
 if TYPE_CHECKING:
     from algd import envs, types
+    from algd.agent import Agent, load
     from algd.algorithms import presets
-    from algd.api import resume, train
+    from algd.api import evaluate, resume, train
     from algd.evaluation import stats
-    from algd.evaluation.policy import Policy, load
+    from algd.evaluation.policy import Policy
     from algd.runs.directory import Run
     from algd.training.callbacks import stop_when_flat
     from algd.types import Budget, Outcome, UserError

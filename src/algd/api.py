@@ -2,36 +2,67 @@
 
 import dataclasses
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
-import numpy as np
+from gymnasium.vector import VectorEnv
 
 from algd.algorithms import canonical_preset, preset
-from algd.runs.checkpoint import Snapshot, read_snapshot
-from algd.runs.config import Settings, check_imported
+from algd.envs import CostFunction, EnvLike, is_found_again, name_of
+from algd.envs.adapters import with_new_limits
+from algd.evaluation.acting import CANDIDATES
+from algd.evaluation.episodes import evaluate as roll_out
+from algd.evaluation.policy import Policy, load
+from algd.evaluation.stats import summarise
+from algd.runs.checkpoint import Snapshot, Which, read_snapshot
+from algd.runs.config import (
+    NOTHING_MORE,
+    Given,
+    Settings,
+    check_imported,
+    close,
+    is_another_task,
+    make_envs,
+    with_environment,
+)
 from algd.runs.directory import Run, directory_name
 from algd.runs.grouping import gather
 from algd.runs.validation import check_effect, fitted, fitted_fields
 from algd.training import loop
 from algd.training.loop import Callback, Report
-from algd.types import Algorithm, Number, UserError, nearest
+from algd.training.warm_start import check_same_spaces
+from algd.types import (
+    Algorithm,
+    BudgetLike,
+    Choice,
+    Count,
+    Number,
+    UserError,
+    budgets_of,
+    nearest,
+)
 
 
 def train(
-    env: str | None = None,
+    env: EnvLike | None = None,
     algorithm: str | None = None,
     *,
     out: str | Path | None = None,
-    budget: Number | Sequence[Number] | np.ndarray = (),
-    start_from: str | Path | None = None,
+    budget: BudgetLike = (),
+    cost_function: CostFunction | None = None,
+    start_from: str | Path | Run | None = None,
     callback: Callback | Sequence[Callback] = (),
     report: Report = loop.nothing,
     **options: Any,
 ) -> Run:
     """Train a preset (`algd` on DiffDrive, if nothing else is said) and return the run.
+
+    `env` is an id, `module:Name`, a Gymnasium class, a function that makes an environment, a spec
+    or a `VectorEnv`. The `budget` is a number, or one for each constraint as a list, an array or a
+    dictionary by name; a `Budget` may stand for a number. `cost_function(obs, action, next_obs,
+    info)` gives the cost of an environment that reports none, or another one.
 
     `options` are settings of the run (`steps`, `seed`, `envs`, ...) and hyperparameters of the
     preset (`rho`, `beta`, ...), under the names that `algd train PRESET --help` shows. With
@@ -40,10 +71,41 @@ def train(
     metrics and every evaluation; its answer `False` stops the run with everything saved.
     """
     source = read_snapshot(start_from) if start_from is not None else None
-    defaults, name, chosen = defaults_of(source, env, algorithm)
+    plan = planned(env, algorithm, budget, cost_function, options, source)
+    return run_to_end(
+        plan.settings,
+        plan.algorithm,
+        plan.preset,
+        out,
+        report,
+        source,
+        plan.given,
+        several(callback),
+    )
+
+
+class Plan(NamedTuple):
+    """What is to be trained."""
+
+    settings: Settings
+    algorithm: Any
+    preset: str
+    given: Given
+
+
+def planned(
+    env: EnvLike | None,
+    algorithm: str | None,
+    budget: BudgetLike,
+    cost_function: CostFunction | None,
+    options: Mapping[str, Any],
+    source: Snapshot | None = None,
+) -> Plan:
+    """Settings and hyperparameters from the words of Python; a mistake is answered with names."""
+    defaults, name, chosen = defaults_of(source, None if env is None else name_of(env), algorithm)
     if env is None:
         check_imported(defaults.env)
-    limits = fitted(budget, tuple[float, ...])
+    budgets = budgets_of(budget)
     of_run = {field.name for field in dataclasses.fields(Settings)}
     of_preset = {field.name for field in dataclasses.fields(chosen)}
     known = of_run | of_preset
@@ -52,11 +114,28 @@ def train(
             hint = " The preset is `algorithm`." if option == "preset" else nearest(option, known)
             raise UserError(f"There is no setting {option!r}.{hint}")
     given = fitted_fields(Settings, {k: v for k, v in options.items() if k in of_run})
-    settings = dataclasses.replace(defaults, **({"budget": limits} if limits else {}), **given)
+    if budgets:
+        given["budget"] = tuple(each.limit for each in budgets)
+    if isinstance(env, VectorEnv):
+        if given.get("eval_envs"):
+            raise UserError(f"{name_of(env)} has all the copies there are: eval_envs must be 0.")
+        given = {"envs": env.num_envs, **given, "eval_envs": 0}
+    settings = dataclasses.replace(defaults, **given)
+    if settings.discounted_budget:
+        budgets = tuple(dataclasses.replace(each, discounted=True) for each in budgets)
     own = fitted_fields(type(chosen), {k: v for k, v in options.items() if k in of_preset})
     changed = dataclasses.replace(chosen, **own)
     check_effect(chosen, changed)
-    return run_to_end(settings, changed, name, out, report, source, several(callback))
+    thing = None if isinstance(env, str) else env
+    needed = Given(thing, cost_function, budgets)
+    if not is_found_again(settings.env if thing is None else thing) or needed.unnamed:
+        warnings.warn(
+            f"No other process finds {settings.env}{' with this cost' * bool(cost_function)} by "
+            "its name: algd resume, evaluate and render will need it again, as --env module:Name "
+            f"(in Python: {', '.join(f'{word}=...' for word in needed.unnamed) or 'env=...'}).",
+            stacklevel=3,
+        )
+    return Plan(settings, changed, name, needed)
 
 
 def several(callback: Callback | Sequence[Callback]) -> Sequence[Callback]:
@@ -90,13 +169,14 @@ def run_to_end(
     out: str | Path | None,
     report: Report,
     start_from: Snapshot | None = None,
+    given: Given = NOTHING_MORE,
     callbacks: Sequence[Callback] = (),
 ) -> Run:
     """Train and draw the curves, also of a run that a signal has cut short."""
     directory = Path(out) if out is not None else free_directory(settings, name)
     with drawn([directory]):
         return loop.train(
-            settings, algorithm, name, directory, report, start_from, callbacks=callbacks
+            settings, algorithm, name, directory, report, start_from, given, callbacks
         )
 
 
@@ -131,28 +211,135 @@ def drawn(directories: Sequence[Path]) -> Iterator[None]:
 
 
 def resume(
-    run: str | Path,
+    run: str | Path | Run,
     steps: Number | None = None,
     report: Report = loop.nothing,
     tell: Callable[[str], None] = lambda note: None,
-    env: str | None = None,
+    env: EnvLike | None = None,
     trust: bool = False,
     callback: Callback | Sequence[Callback] = (),
+    cost_function: CostFunction | None = None,
 ) -> tuple[Run, list[str]]:
     """Continue a run, up to `steps` in all if given; the second value is what to know of it, which
     `tell` is given before the run goes on.
 
     If the run's environment is in a module that you have not imported, name it by `env`, as
-    "module:Id", or say that you `trust` what the run's files name.
+    "module:Name", or say that you `trust` what the run's files name. One that cannot be named, and
+    a `cost_function`, are given as they were to `train`.
     """
     directory = Path(run)
     # What cannot be continued is not drawn either.
     Run(directory).config()
+    given, callbacks = Given(env, cost_function), several(callback)
     try:
-        total = fitted(steps, int)
-        return loop.resume(directory, total, report, tell, env, trust, several(callback))
+        return loop.resume(directory, fitted(steps, int), report, tell, given, trust, callbacks)
     finally:
         draw(Run(directory))
+
+
+@runtime_checkable
+class Acting(Protocol):
+    """What has a policy and knows its environment: an agent."""
+
+    given: Given
+    trust: bool
+
+    @property
+    def policy(self) -> Policy:
+        """What it does."""
+        ...
+
+
+def evaluate(
+    run: str | Path | Run | Policy | Acting,
+    episodes: Number = 100,
+    *,
+    checkpoint: Which = "last",
+    seed: Number = 12345,
+    mode: Choice = "deterministic",
+    candidates: Number = CANDIDATES,
+    env: EnvLike | None = None,
+    cost_function: CostFunction | None = None,
+    trust: bool = False,
+    env_options: Sequence[str] = (),
+    budget: BudgetLike = (),
+    horizon: Number | None = None,
+    eval_envs: Number | None = None,
+    bad_steps: Literal["stop", "drop"] | None = None,
+) -> dict[str, Any]:
+    """Roll out the policy of a run, of an agent, or one that was loaded, on fresh environments:
+    returns and costs with their standard errors, as `algd evaluate --json` prints them.
+
+    `env` is another task than the run's, with the same spaces and constraints, or says where the
+    run's own is found, or is it. `eval_envs` is the most copies that are made of it.
+    """
+    asked = {"episodes": episodes, "candidates": candidates, "seed": seed, "mode": mode}
+    asked |= {"horizon": horizon, "eval_envs": eval_envs}
+    asked = fitted_fields(Evaluation, {k: v for k, v in asked.items() if v is not None})
+    if isinstance(run, Acting):
+        env = run.given.env if env is None else env
+        cost_function = cost_function or run.given.cost_function
+        trust, policy = trust or run.trust, run.policy
+    else:
+        policy = run if isinstance(run, Policy) else load(run, checkpoint)
+    if policy.source is None:
+        raise UserError("This policy is of no run: load it with algd.load.")
+    source, given = policy.source, Given(env, cost_function, budgets_of(budget))
+    settings, config = source.settings, Run(source.directory).config()
+    if isinstance(env, str) and is_another_task(env, config):
+        # It has a budget of its own.
+        limits = tuple(each.limit for each in given.budgets)
+        settings = dataclasses.replace(
+            settings, env=env, budget=limits, env_options=(), horizon=None, loop=None
+        )
+        given = Given(cost_function=cost_function)
+    else:
+        if given.budgets:
+            own = with_new_limits(settings.env, policy.spec.budgets, given.budgets)
+            given = given._replace(budgets=own)
+        settings, given = with_environment(config, given, trust)
+    options = {"env_options": tuple(env_options), "bad_steps": bad_steps}
+    options |= {name: asked.get(name) for name in ("horizon", "eval_envs")}
+    settings = dataclasses.replace(settings, **{k: v for k, v in options.items() if v})
+    copies = min(asked["episodes"], max(settings.eval_envs, 1))
+    environments = make_envs(settings, copies, given)
+    try:
+        spec = environments.spec
+        check_same_spaces(str(source.directory), policy.spec, settings.env, spec)
+        found = roll_out(
+            policy.algorithm,
+            policy.state,
+            environments,
+            asked["episodes"],
+            asked["seed"],
+            mode,
+            policy.algorithm.cost_discount,
+            asked["candidates"],
+            settings.bad_steps,
+        )
+    finally:
+        close(environments)
+    told = {
+        "run": str(source.directory),
+        "preset": source.preset,
+        "env": settings.env,
+        "mode": mode,
+    }
+    told |= {"step": source.step, "steps": source.settings.steps}
+    told |= {"constraints": [each.name for each in spec.budgets]}
+    return told | summarise(found, spec)
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """What is asked of an evaluation, and where it may lie."""
+
+    episodes: int
+    candidates: int
+    seed: Count
+    mode: Choice
+    horizon: int = 1
+    eval_envs: int = 1
 
 
 def draw(run: Run) -> None:

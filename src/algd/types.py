@@ -2,7 +2,7 @@
 
 import difflib
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -115,15 +115,56 @@ class Budget:
         return self.limit * (1.0 - discount**horizon) / (1.0 - discount) / horizon
 
 
+# What an episode may cost, as people write it: one, several in the order of the costs, or by name.
+BudgetLike = (
+    Number | Budget | Mapping[str, Number | Budget] | Sequence[Number | Budget] | np.ndarray
+)
+
+
+def budgets_of(given: BudgetLike | Any) -> tuple[Budget, ...]:
+    """Budgets in any form that people write."""
+    if isinstance(given, Mapping):
+        return tuple(replace(_budget(value), name=name) for name, value in given.items())
+    if isinstance(given, np.ndarray):
+        given = np.atleast_1d(given).tolist()
+    return tuple(map(_budget, given if isinstance(given, list | tuple) else [given]))
+
+
+def _budget(value: Any) -> Budget:
+    if isinstance(value, Budget):
+        return replace(value, limit=float(value.limit))
+    try:
+        return Budget(float(value))
+    except (TypeError, ValueError) as error:
+        raise UserError(
+            f"A budget is a number or a Budget, several are a list or a dictionary: not {value!r}."
+        ) from error
+
+
+# The shape of a box; for a dictionary pairs of a name and a layout, for a tuple a layout each.
+Layout = tuple[Any, ...]
+
+
+def is_box(layout: Layout) -> bool:
+    """Whether it is the shape of one array."""
+    return all(isinstance(part, int) for part in layout)
+
+
 @dataclass(frozen=True)
 class EnvSpec:
-    """What an algorithm must know of an environment before it has seen one step of it."""
+    """What an algorithm must know of an environment before it has seen one step of it.
+
+    It sees vectors; what the environment makes of them is in ``obs_layout`` and ``action_shape``,
+    which are empty where these are vectors too.
+    """
 
     obs_size: int
     action_low: tuple[float, ...]
     action_high: tuple[float, ...]
     budgets: tuple[Budget, ...]
     horizon: int
+    obs_layout: Layout = ()
+    action_shape: tuple[int, ...] = ()
 
     @property
     def action_size(self) -> int:

@@ -12,6 +12,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from algd import envs
+from algd.cli import main
 from algd.envs import adapters
 from algd.registration import VELOCITY_TASKS
 from algd.types import Budget, CostVectorEnv, UserError
@@ -414,34 +415,56 @@ def test_gymnasium_alone_finds_our_tasks_and_loads_nothing_it_does_not_need():
         subprocess.run([sys.executable, "-c", source], check=True)
 
 
-def guide_program() -> str:
-    found = re.search(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+def guide(language: str) -> str:
+    """The first block of the guide in this language."""
+    found = re.search(rf"```{language}[^\n]*\n(.*?)```", GUIDE.read_text(), re.DOTALL)
     assert found is not None
     return found.group(1)
 
 
 def test_environment_of_the_guide():
-    scope = {}
-    exec(guide_program().split("run = ")[0], scope)
+    scope = {"__name__": "corridor"}
+    exec(guide("python"), scope)
     check_env(scope["Corridor"]())
-    env = envs.make("Corridor-v0", 2, budgets=(Budget(5.0),))
+    env = envs.make(scope["Corridor"], 2)
     assert env.spec.horizon == 50
+    assert env.spec.budgets == (Budget(5.0),)
     env.reset(0)
     costs = [env.step(push(env, 1.0)).cost for _ in range(7)]
     # The speed is 1 - 0.9^t.
     assert [cost[0, 0] for cost in costs] == [0.0] * 6 + [1.0]
-    assert len(guide_program().splitlines()) <= 40
+    assert len(guide("python").splitlines()) <= 40
 
 
-def test_program_of_the_guide(tmp_path, monkeypatch):
+def test_program_and_commands_of_the_guide(tmp_path, monkeypatch, capsys):
+    """In processes of their own, as a reader would: the program, then commands on its run."""
     monkeypatch.chdir(tmp_path)
-    scope = {}
+    monkeypatch.setattr(sys, "path", list(sys.path))
     # Shorter than the guide says, with small networks, but with gradient rounds.
-    less = "steps=140, prefill=100, critic_hidden=16, score_hidden=16, batch_size=16"
-    assert "steps=2000" in guide_program()
-    exec(guide_program().replace("steps=2000", less), scope)
-    assert scope["run"].directory.is_relative_to("runs/corridor")
-    assert scope["info"]["cost"] in (0.0, 1.0)
+    program = guide("python")
+    less = "prefill=100, critic_hidden=16, score_hidden=16, batch_size=16, eval_episodes=2"
+    for long, short in (
+        ('out="runs/corridor"', f'out="runs/corridor", {less}'),
+        ("2_000", "140"),
+        ("episodes=20", "episodes=2"),
+    ):
+        assert long in program
+        program = program.replace(long, short)
+    (tmp_path / "corridor.py").write_text(program)
+    done = subprocess.run(
+        [sys.executable, "corridor.py"], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    assert "'budget': 5.0" in done.stdout
+    assert "No other process finds Corridor by its name" in done.stderr
+    commands = guide("bash").splitlines()
+    assert [line.split()[1] for line in commands] == ["evaluate", "resume", "render"]
+    for line in commands:
+        main(line.replace("3000", "148").split()[1:])
+    shown = capsys.readouterr().out
+    assert "at step 140" in shown
+    assert "the policy of step 148 of 148" in shown
+    assert (tmp_path / "corridor.gif").stat().st_size > 1_000
 
 
 def test_diff_drive_of_another_length():

@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import Any
 
-import gymnasium
-
 from algd import envs
 from algd.algorithms import summaries
 from algd.cli.arguments import parse
@@ -28,7 +26,7 @@ def run(arguments: list[str]) -> None:
 
 def describe(name: str) -> dict[str, Any]:
     """What there is to know of a task before it is chosen."""
-    env: Any = gymnasium.make(envs.find(name), disable_env_checker=True).unwrapped
+    env: Any = envs.make_one(name, {}).unwrapped
     (budget,) = env.budgets
     limit = f"{budget.limit:g}{' (discounted)' if budget.discounted else ''}"
     env.close()

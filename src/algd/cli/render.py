@@ -10,6 +10,7 @@ from rich.progress import track
 
 from algd.cli.arguments import parse, search_here
 from algd.cli.output import check_output
+from algd.runs.config import Given
 from algd.runs.validation import check_fields
 from algd.types import Count
 from algd.visualization.video import FORMATS, film, write_film
@@ -32,7 +33,7 @@ class Render:
     every: int = 1
     """Show every n-th step only: the film is shorter and runs faster."""
     env: str | None = None
-    """Where the run's environment is found, as module:Id."""
+    """Where the run's environment is found, as module:Name."""
     trust: bool = False
     """Import the module that the run's own files name: its code is run."""
     checkpoint: str = "last"
@@ -55,7 +56,7 @@ def run(arguments: list[str]) -> None:
         chosen.seed,
         chosen.sampled,
         chosen.every,
-        env=chosen.env,
+        given=Given(chosen.env),
         trust=chosen.trust,
         checkpoint=chosen.checkpoint,
     )

@@ -21,7 +21,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from jaxtyping import Bool, Float, Shaped, UInt64
 
-from algd.types import Budget, EnvSpec, EnvStep, UserError
+from algd.types import Budget, EnvSpec, EnvStep, Layout, UserError, budgets_of, is_box
 
 CostFunction = Callable[[Any, np.ndarray, Any, dict[str, Any]], Any]
 
@@ -32,7 +32,11 @@ ROUNDING = 1e-5
 
 
 def adapt_native(
-    envs: VectorEnv, name: str, budgets: tuple[Budget, ...] | None, horizon: int | None
+    envs: VectorEnv,
+    name: str,
+    budgets: tuple[Budget, ...] | None,
+    horizon: int | None,
+    mine: bool = True,
 ) -> "VectorAdapter":
     """See one of our own vector environments as a ``CostVectorEnv``."""
     native: Any = envs
@@ -44,7 +48,7 @@ def adapt_native(
         )
     if budgets is not None:
         native.budgets = with_new_limits(name, native.budgets, budgets)
-    return VectorAdapter(envs, exact_state=True)
+    return VectorAdapter(envs, exact_state=True, mine=mine)
 
 
 def copy_foreign(
@@ -53,25 +57,55 @@ def copy_foreign(
     budgets: tuple[Budget, ...] | None,
     cost_function: CostFunction | None,
     horizon: int | None,
+    mine: bool = True,
 ) -> "VectorAdapter":
-    """See copies of anybody's environment as a ``CostVectorEnv``, or say why that is impossible."""
-    first = copies[0]
-    check_action_space(name, first.action_space)
-    check_observation_space(name, first.observation_space)
-    if not spaces.flatdim(first.observation_space):
+    """See copies of anybody's environment as a ``CostVectorEnv``, or say why that is impossible;
+    it closes them if they are ``mine``."""
+    budgets, horizon = facts_of(copies[0], name, budgets, horizon, cost_function)
+    reports = [CostReport(env, name, budgets, horizon, cost_function) for env in copies]
+    return tried(VectorAdapter(CopiedVectorEnv(reports), exact_state=False, mine=mine))
+
+
+def facts_of(
+    env: Any,
+    name: str,
+    budgets: tuple[Budget, ...] | None,
+    horizon: int | None,
+    cost_function: CostFunction | None,
+) -> tuple[tuple[Budget, ...], int]:
+    """Budgets and horizon of an environment or of copies of one, if it can be trained on; its own
+    budgets belong to its own cost."""
+    copies = isinstance(env, VectorEnv)
+    check_action_space(name, env.single_action_space if copies else env.action_space)
+    observed = env.single_observation_space if copies else env.observation_space
+    check_observation_space(name, observed)
+    if not spaces.flatdim(observed):
         raise UserError(f"The observations of {name} are empty: there is nothing to learn from.")
+    own = _attribute(env, "budgets") if cost_function is None else None
+    if own is not None:
+        own = budgets_of(own)
+        budgets = with_new_limits(name, own, budgets) if budgets else own
     for budget in (budgets := given_budgets(name, budgets)):
         check_budget(name, budget)
-    budgets = with_distinct_names(name, budgets, getattr(first.unwrapped, "cost_names", None))
+    budgets = with_distinct_names(name, budgets, _attribute(env, "cost_names"))
     if horizon is None:
         # A time limit inside the environment's own constructor shows here.
-        horizon = first.spec.max_episode_steps if first.spec else None
-    if horizon is None:
-        horizon = getattr(first.unwrapped, "horizon", None)
-    horizon = checked_horizon(name, horizon)
-    reports = [CostReport(env, name, budgets, horizon, cost_function) for env in copies]
-    adapted = VectorAdapter(CopiedVectorEnv(reports), exact_state=False)
-    # Whether a cost is reported shows only in a step: take one now, before a run is begun.
+        horizon = env.spec.max_episode_steps if env.spec else None
+    for said in ("_max_episode_steps", "horizon"):
+        # Of Gymnasium's TimeLimit, and the environment's own.
+        horizon = _attribute(env, said) if horizon is None else horizon
+    return budgets, checked_horizon(name, horizon)
+
+
+def _attribute(env: Any, name: str) -> Any:
+    """Of an environment or of what it is wrapped around."""
+    if isinstance(env, gymnasium.Env):
+        return env.get_wrapper_attr(name) if env.has_wrapper_attr(name) else None
+    return getattr(env, name, getattr(env.unwrapped, name, None))
+
+
+def tried(adapted: "VectorAdapter") -> "VectorAdapter":
+    """Whether a cost is reported shows only in a step: take one now, before a run is begun."""
     adapted.reset(0)
     low, high = np.array(adapted.spec.action_low), np.array(adapted.spec.action_high)
     adapted.step(np.tile((low + high) / 2, (adapted.num_envs, 1)).astype(np.float32))
@@ -134,6 +168,21 @@ def checked_horizon(name: str, horizon: int | None) -> int:
     return horizon
 
 
+def layout_of(space: Any) -> Layout:
+    """How an observation space is laid out in the vector that Gymnasium flattens it to."""
+    match space:
+        case spaces.Dict():
+            return tuple((name, layout_of(part)) for name, part in space.spaces.items())
+        case spaces.Tuple():
+            return tuple(layout_of(part) for part in space.spaces)
+        case _:
+            return tuple(map(int, space.shape))
+
+
+def _unless_flat(layout: Layout) -> Layout:
+    return () if len(layout) == 1 and is_box(layout) else layout
+
+
 def check_budget(name: str, budget: Budget) -> None:
     """Refuse a limit that no sum of costs can be compared with."""
     if not math.isfinite(budget.limit) or budget.limit < 0.0:
@@ -158,6 +207,7 @@ def with_new_limits(
         )
     for budget in given:
         check_budget(name, budget)
+    given = in_order(given, [budget.name for budget in defaults])
     unnamed = Budget(0.0).name
     return tuple(
         replace(
@@ -174,7 +224,7 @@ def with_distinct_names(
 ) -> tuple[Budget, ...]:
     """Budgets that a log can tell apart: by the environment's ``cost_names``, or by number."""
     if len({budget.name for budget in budgets}) == len(budgets):
-        return budgets
+        return in_order(budgets, list(known or ()))
     names = list(known) if known is not None else [f"cost{i + 1}" for i in range(len(budgets))]
     if len(set(names)) != len(budgets):
         raise UserError(
@@ -182,6 +232,12 @@ def with_distinct_names(
             "were given: give one for each."
         )
     return tuple(replace(b, name=str(n)) for b, n in zip(budgets, names, strict=True))
+
+
+def in_order(budgets: tuple[Budget, ...], names: list[str]) -> tuple[Budget, ...]:
+    """The budgets in the order of the costs, if they have the names of these."""
+    by_name = {budget.name: budget for budget in budgets}
+    return tuple(by_name[n] for n in names) if by_name.keys() == set(names) else budgets
 
 
 def checked_actions(
@@ -301,6 +357,7 @@ class CostReport(gymnasium.Wrapper):
         self.observation_space = spaces.flatten_space(env.observation_space)
         self.budgets = budgets
         self.horizon = horizon
+        self.original_observation_space = env.observation_space
         self._name = name
         self._cost_function = cost_function
         self._stepped = self._warned = False
@@ -435,6 +492,12 @@ class CopiedVectorEnv(VectorEnv):
         """The number of steps of a full episode."""
         return self.envs[0].get_wrapper_attr("horizon")
 
+    @property
+    def original_observation_space(self) -> gymnasium.Space:
+        """That of the environment itself, before it was flattened."""
+        first: Any = self.envs[0]
+        return getattr(first, "original_observation_space", first.observation_space)
+
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Shaped[np.ndarray, "envs obs"], dict[str, Any]]:
@@ -504,21 +567,25 @@ class CopiedVectorEnv(VectorEnv):
 class VectorAdapter:
     """A ``CostVectorEnv`` made of a vector environment that keeps our conventions."""
 
-    def __init__(self, envs: VectorEnv, *, exact_state: bool) -> None:
+    def __init__(self, envs: VectorEnv, *, exact_state: bool, mine: bool = True) -> None:
         # Our conventions go beyond what Gymnasium's type can say.
         self._envs: Any = envs
         self.num_envs = envs.num_envs
         bounds: Any = envs.action_space
         self._low = bounds.low.reshape(self.num_envs, -1)
         self._high = bounds.high.reshape(self.num_envs, -1)
-        self.exact_state = exact_state
+        self.exact_state, self._mine = exact_state, mine
         self._ready = False
+        seen = envs.single_observation_space
+        original = getattr(envs, "original_observation_space", seen)
         self.spec = EnvSpec(
             obs_size=math.prod(envs.single_observation_space.shape or ()),
             action_low=tuple(self._low[0].tolist()),
             action_high=tuple(self._high[0].tolist()),
             budgets=self._envs.budgets,
             horizon=self._envs.horizon,
+            obs_layout=_unless_flat(layout_of(original)),
+            action_shape=_unless_flat(envs.single_action_space.shape or ()),
         )
 
     def reset(self, seed: int) -> Float[np.ndarray, "envs obs"]:
@@ -571,8 +638,9 @@ class VectorAdapter:
         self._ready = self.exact_state
 
     def close(self) -> None:
-        """Free what the environment holds."""
-        self._envs.close()
+        """Free what the environment holds, unless somebody else made it."""
+        if self._mine:
+            self._envs.close()
 
     def _per_constraint(self, values: np.ndarray) -> Float[np.ndarray, "envs constraints"]:
         return np.array(values, np.float32).reshape(self.num_envs, len(self.spec.budgets))

@@ -11,13 +11,17 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from algd.evaluation.acting import CANDIDATES, act, assess
+from algd.evaluation.observations import flattened, numbers, refuse_pair
 from algd.export import files
 from algd.networks.numpy_policy import NumpyPolicy
 from algd.networks.portable import Portable
 from algd.runs.checkpoint import Snapshot, Which, read_snapshot
+from algd.runs.directory import Run
 from algd.types import Algorithm, Choice, EnvSpec, Mode, UserError
 
 CHOICES = get_args(Choice)
+# Of a policy: these are looked at more closely.
+FIRST_CALLS = 100
 
 
 class Forecast(NamedTuple):
@@ -51,6 +55,7 @@ class Policy:
     ) -> None:
         self.algorithm, self.state, self.spec, self.seed = algorithm, state, spec, seed
         self.source = source
+        self.asked = 0
         self._key = jax.random.key(seed)
         self._calls = 0
         # Asked once: isinstance of a protocol takes a tenth of an action's time.
@@ -124,23 +129,36 @@ class Policy:
     ) -> np.ndarray | tuple[np.ndarray, Forecast]:
         """The action for one observation, or a row of actions for a batch of them.
 
+        Both are as in the environment's own spaces: a dictionary, a tuple or stacked frames are
+        taken as the environment gives them (or flattened), and the action has the shape that its
+        `step` takes. The action is returned alone, not with a state as in other libraries.
+
         `mode` says how the action is chosen (by default `deterministic` decides): `best` draws
         `candidates` from the policy and takes the one that its critics prefer. With `return_info`
         the critics' forecast comes with the action.
         """
+        if self.asked < FIRST_CALLS:
+            self.asked += 1
+            if not return_info:
+                refuse_pair()
         array = self._checked(obs)
         if mode is None:
             mode = "deterministic" if deterministic else "sampled"
         if mode not in CHOICES:
             raise UserError(f"The mode is one of {', '.join(CHOICES)}, not {mode!r}.")
         actions = self._actions(array, cast(Choice, mode), candidates)
-        return (actions, self._forecast(array, actions)) if return_info else actions
+        shaped = actions
+        if self.spec.action_shape:
+            shaped = actions.reshape(*array.shape[:-1], *self.spec.action_shape)
+        return (shaped, self._forecast(array, actions)) if return_info else shaped
 
     def _checked(self, obs: Any) -> np.ndarray:
-        try:
-            array = np.asarray(obs, np.float32)
-        except (TypeError, ValueError) as error:
-            raise UserError(f"An observation is an array of numbers: {error}.") from error
+        layout, size = self.spec.obs_layout, self.spec.obs_size
+        shape = obs.shape if isinstance(obs, np.ndarray) else ()
+        flat = shape[-1:] == (size,) and len(shape) < 3 and shape != layout
+        if layout and not flat:
+            return flattened(layout, obs)
+        array = numbers(obs)
         if array.ndim not in (1, 2) or array.shape[-1] != self.spec.obs_size:
             raise UserError(
                 f"An observation has {self.spec.obs_size} numbers, a batch the shape "
@@ -177,7 +195,7 @@ class Policy:
         return Forecast(value, cost, spread, limit, cost > limit)
 
 
-def load(directory: str | Path, checkpoint: Which = "last", *, seed: int = 0) -> Policy:
+def load(directory: str | Path | Run, checkpoint: Which = "last", *, seed: int = 0) -> Policy:
     """The policy of a run: of its newest whole checkpoint, of its best evaluation, or of a step."""
     found = read_snapshot(directory, checkpoint)
     complaints = list(found.complaints)

@@ -16,6 +16,7 @@ from jaxtyping import Float, Int
 from algd import envs
 from algd.runs.checkpoint import newest_checkpoint, read_pieces
 from algd.runs.config import (
+    Given,
     Settings,
     kept_transitions,
     parse_config,
@@ -105,7 +106,7 @@ def write_dataset(
         raise UserError(f"{directory} is a file, not a directory.")
     settings, _, preset = parse_config(run.config())
     if env is not None or trust:
-        settings = with_environment(settings, env, trust)
+        settings, _ = with_environment(run.config(), Given(env), trust)
         envs.find(settings.env)
     rows, first, dropped = stored_transitions(run)
     names = [budget["name"] for budget in run.config()["budgets"]]

@@ -282,7 +282,7 @@ class Snapshot(NamedTuple):
         return f"step {self.step:,} of {self.settings.steps:,}"
 
 
-def read_snapshot(directory: str | Path, checkpoint: Which = "last") -> Snapshot:
+def read_snapshot(directory: str | Path | Run, checkpoint: Which = "last") -> Snapshot:
     """What a checkpoint of the run holds: the newest whole one, that of the best evaluation, or
     that of a step."""
     run = Run(Path(directory))

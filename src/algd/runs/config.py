@@ -7,6 +7,7 @@ import math
 import shlex
 import sys
 import warnings
+from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any, Literal, NamedTuple
 
@@ -27,6 +28,7 @@ from algd.types import (
     NonNegative,
     ReplayOptions,
     UserError,
+    is_box,
 )
 
 
@@ -35,7 +37,8 @@ class Settings:
     """What to train on and for how long; the algorithm's own settings come with its preset."""
 
     env: str = "DiffDrive"
-    """A task of ours (`algd list`), a Gymnasium id, or module:Id."""
+    """A task of ours (`algd list`), a Gymnasium id, or module:Name: an id that the module
+    registers, a class or a function."""
     steps: int = 20_000
     """Environment steps in all, prefill included."""
     seed: Count = 0
@@ -97,6 +100,12 @@ class Given(NamedTuple):
     cost_function: envs.CostFunction | None = None
     budgets: tuple[Budget, ...] = ()
 
+    @property
+    def unnamed(self) -> list[str]:
+        """What no other process can find, and has to be given again."""
+        named = self.env is None or (isinstance(self.env, str) or envs.is_found_again(self.env))
+        return ["env"] * (not named) + ["cost_function"] * (self.cost_function is not None)
+
 
 NOTHING_MORE = Given()
 
@@ -150,18 +159,42 @@ def is_same_environment(one: str, other: str) -> bool:
     return one.rpartition(":")[2] == other.rpartition(":")[2]
 
 
-def with_environment(settings: Settings, env: str | None, trust: bool = False) -> Settings:
-    """A run's settings with its environment as the user names it; unnamed, as its files do."""
+def is_another_task(env: str, config: Mapping[str, Any]) -> bool:
+    """Whether this is not where the run's own environment is found, but another one."""
+    own = config["settings"]["env"]
+    return "env" not in config.get("given", ()) and not is_same_environment(env, own)
+
+
+def with_environment(
+    config: Mapping[str, Any], given: Given = NOTHING_MORE, trust: bool = False
+) -> tuple[Settings, Given]:
+    """A run's settings with its environment as the user names or gives it; by default as its files
+    name it. A budget that the run was given has the names that it had."""
+    settings = check_config(dict(config))
+    if settings.budget and not given.budgets:
+        given = given._replace(budgets=spec_of(dict(config)).budgets)
+    unnamed = [what for what in config.get("given", ()) if getattr(given, what) is None]
+    env = given.env
+    # With another way to make it, an environment may bring its own cost.
+    if unnamed and (env is None or env == settings.env):
+        what = " and ".join(word.replace("_", " ") for word in unnamed)
+        raise UserError(
+            f"The run's {what} ({settings.env}) came from a program and cannot be found by name: "
+            "--env module:Name says which class or function makes the environment, with its cost "
+            f"(in Python: {', '.join(f'{word}=...' for word in unnamed)})."
+        )
     if env is None:
         if not trust:
             check_imported(settings.env)
-        return settings
-    if not is_same_environment(env, settings.env):
+        return settings, given
+    if not isinstance(env, str):
+        return settings, given
+    if not unnamed and is_another_task(env, config):
         raise UserError(
             f"The run was trained on {settings.env}: --env may say where that is found, not "
             f"another task. To go on from its networks: algd train --from."
         )
-    return dataclasses.replace(settings, env=env)
+    return dataclasses.replace(settings, env=env), given._replace(env=None)
 
 
 def check(settings: Settings, algorithm: Algorithm) -> None:
@@ -239,6 +272,9 @@ def describe(settings: Settings, algorithm: Algorithm, name: str, spec: EnvSpec)
         "obs_size": spec.obs_size,
         "action_low": spec.action_low,
         "action_high": spec.action_high,
+        **{
+            name: value for name in ("obs_layout", "action_shape") if (value := getattr(spec, name))
+        },
         "versions": versions,
         # Sums are ordered differently by XLA and by code of our own.
         "native": library.available(),
@@ -266,6 +302,8 @@ def spec_of(config: dict[str, Any]) -> EnvSpec:
         tuple(config["action_high"]),
         tuple(Budget(**budget) for budget in config["budgets"]),
         config["horizon"],
+        _nested(config.get("obs_layout", ())),
+        _nested(config.get("action_shape", ())),
     )
 
 
@@ -288,6 +326,10 @@ def check_config(config: dict[str, Any]) -> Settings:
             "horizon": type(config["horizon"]) is int and config["horizon"] > 0,
             "versions": all(map(_is_plain, itertools.chain(*config["versions"].items()))),
             "seeds": type(config.get("seeds", 1)) is int,
+            "obs_layout": _size(_nested(config.get("obs_layout", ()))) in (1, config["obs_size"]),
+            "action_shape": math.prod(config.get("action_shape", ()))
+            in (1, len(config["action_low"])),
+            "given": set(config.get("given", [])) <= {"env", "cost_function"},
             "started_from": [type(origin[name]) for name in ("run", "id", "step")]
             == [str, str, int],
         }
@@ -296,6 +338,18 @@ def check_config(config: dict[str, Any]) -> Settings:
     for name in (name for name, good in sound.items() if not good):
         raise UserError(f"The settings are damaged: {name} is {config.get(name)!r:.200}.")
     return settings
+
+
+def _nested(layout: Any) -> Any:
+    """JSON has no tuples; layouts have no lists."""
+    return tuple(map(_nested, layout)) if isinstance(layout, list | tuple) else layout
+
+
+def _size(layout: Any) -> int:
+    """How many numbers an observation of this layout has."""
+    if is_box(layout):
+        return math.prod(layout)
+    return sum(_size(part[1] if isinstance(part[0], str) else part) for part in layout)
 
 
 def _is_plain(value: Any) -> bool:

@@ -49,9 +49,15 @@ class CannotWrite(UserError):
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A run on disk."""
+    """A run on disk; wherever a path goes, it stands for its directory."""
 
     directory: Path
+
+    def __fspath__(self) -> str:
+        return str(self.directory)
+
+    def __str__(self) -> str:
+        return str(self.directory)
 
     @property
     def config_path(self) -> Path:

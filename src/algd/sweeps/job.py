@@ -14,7 +14,7 @@ import jax
 from algd.evaluation.episodes import evaluate
 from algd.evaluation.policy import load
 from algd.evaluation.stats import summarise
-from algd.runs.config import make_envs
+from algd.runs.config import Given, make_envs
 from algd.runs.directory import Run
 from algd.sweeps.plan import Job, is_there
 from algd.training import loop
@@ -57,7 +57,7 @@ def train_or_continue(job: Job, wanted: Callable[[], bool] = lambda: True) -> No
         loop.train(job.settings, job.algorithm, job.preset, job.directory, beat)
     elif not is_trained(job):
         wait_for_lock(run)
-        loop.resume(job.directory, report=beat, env=job.settings.env)
+        loop.resume(job.directory, report=beat, given=Given(job.settings.env))
     summary = judge(job)
     run.write_note(evaluation_path(job.directory), summary)
 

@@ -37,7 +37,7 @@ from algd.training.device import run_program
 from algd.training.state import Setup, TrainState, start
 from algd.training.steps import Diverged, Row, advance, decide, evaluate, train_rows
 from algd.training.warm_start import check_fits
-from algd.types import Algorithm, ReplayOptions, UserError, command
+from algd.types import Algorithm, CostVectorEnv, ReplayOptions, UserError, command
 
 # Seconds.
 SAME_SIGNAL = 0.3
@@ -116,7 +116,7 @@ def train_seeds(
     with ExitStack() as stack:
         environments = []
         for mine in each:
-            environments.append(make_envs(mine, mine.envs, given))
+            environments.append(made(mine, given))
             stack.callback(close, environments[-1])
         each = [with_loop(mine, environments[0]) for mine in each]
         settings = each[0]
@@ -141,7 +141,8 @@ def train_seeds(
         for mine, run in zip(each, runs, strict=True):
             stack.enter_context(run.lock())
             with run.writing():
-                run.write_config(describe(mine, algorithm, name, spec) | origin | together)
+                described = describe(mine, algorithm, name, spec)
+                run.write_config(described | origin | together | unnamed(given))
         others = tuple(mine.seed for mine in each[1:])
         setup = Setup(settings, algorithm, spec, tuple(runs), given, others)
         state = start(setup, environments, start_from)
@@ -154,32 +155,31 @@ def resume(
     steps: int | None = None,
     report: Report = nothing,
     tell: Callable[[str], None] = lambda note: None,
-    env: str | None = None,
+    given: Given = NOTHING_MORE,
     trust: bool = False,
     callbacks: Sequence[Callback] = (),
 ) -> tuple[Run, list[str]]:
     """Continue a run from its newest whole checkpoint; also what the user should know of it, which
     is told before the run goes on too.
 
-    `env` says where the run's environment is found; a module that only the run's own files name is
-    imported if they are to be trusted.
+    `given` says where the run's environment is found, or is it; a module that only the run's own
+    files name is imported if they are to be trusted.
     """
     run = Run(directory)
     config = run.config()
-    settings, algorithm, name = parse_config(config)
-    settings = with_environment(settings, env, trust)
-    if steps is not None and steps != settings.steps:
-        if steps < settings.steps:
-            raise UserError(
-                f"The run was already meant to have {settings.steps} steps: --steps must be more."
-            )
+    _, algorithm, name = parse_config(config)
+    settings, given = with_environment(config, given, trust)
+    if steps is not None:
+        reached = max((step for step, _ in run.checkpoints()), default=0)
+        if steps < reached:
+            raise UserError(f"The run has {reached} steps already: --steps must be more.")
         settings = dataclasses.replace(settings, steps=steps)
     check(settings, algorithm)
     with ExitStack() as stack:
         stack.enter_context(run.lock())
         with run.writing():
             run.make_folders()
-        environments = make_envs(settings, settings.envs)
+        environments = made(settings, given)
         stack.callback(close, environments)
         settings = with_loop(settings, environments)
         described = describe(settings, algorithm, name, environments.spec)
@@ -190,7 +190,7 @@ def resume(
                     f"{described[part]} instead of {config[part]}."
                 )
         check_memory(environments.spec, kept_transitions(settings, algorithm), algorithm)
-        setup = Setup(settings, algorithm, environments.spec, (run,))
+        setup = Setup(settings, algorithm, environments.spec, (run,), given)
         origin = config.get("started_from")
         state, position, notes = load_newest(setup, environments, origin)
         if state.step >= settings.steps:
@@ -219,9 +219,25 @@ def resume(
             kept = {
                 name: config[name] for name in ("id", "started_from", "seeds") if name in config
             }
-            run.write_config(described | kept)
+            run.write_config(described | kept | unnamed(given))
         _loop(setup, state, [position], report, callbacks)
     return run, notes
+
+
+def made(settings: Settings, given: Given) -> CostVectorEnv:
+    """The environments of training, as many as the settings say."""
+    environments = make_envs(settings, settings.envs, given)
+    if environments.num_envs != settings.envs:
+        close(environments)
+        raise UserError(
+            f"{settings.env} has {environments.num_envs} copies, but --envs says {settings.envs}."
+        )
+    return environments
+
+
+def unnamed(given: Given) -> dict[str, Any]:
+    """What config.json says of that which has to be given again."""
+    return {"given": given.unnamed} if given.unnamed else {}
 
 
 def _loop(

@@ -23,7 +23,13 @@ from algd.evaluation.acting import NonFiniteAction
 from algd.evaluation.episodes import in_budget_unit
 from algd.evaluation.policy import load
 from algd.runs.checkpoint import Which
-from algd.runs.config import parse_config, parse_options, with_environment
+from algd.runs.config import (
+    NOTHING_MORE,
+    Given,
+    parse_config,
+    parse_options,
+    with_environment,
+)
 from algd.runs.directory import Run
 from algd.types import EnvSpec, UserError
 
@@ -100,20 +106,22 @@ def film(
     sampled: bool = False,
     every: int = 1,
     most: int | None = None,
-    env: str | None = None,
+    given: Given = NOTHING_MORE,
     trust: bool = False,
     checkpoint: Which = "last",
 ) -> Film:
     """Film the policy of a run, every n-th step of it.
 
-    With `most`, steps are left out as needed to keep an episode within so many frames. `env` says
-    where the run's environment is found; a module that only the run's own files name is imported
-    if they are to be trusted.
+    With `most`, steps are left out as needed to keep an episode within so many frames. `given` says
+    where the run's environment is found, or is it; a module that only the run's own files name is
+    imported if they are to be trusted.
     """
-    settings, algorithm, _ = parse_config(Run(directory).config())
-    settings = with_environment(settings, env, trust)
+    config = Run(directory).config()
+    _, algorithm, _ = parse_config(config)
+    settings, given = with_environment(config, given, trust)
     policy = load(directory, checkpoint, seed=seed)
-    stage = open_stage(settings.env, parse_options(settings.env_options), policy.spec)
+    given = given._replace(env=settings.env if given.env is None else given.env)
+    stage = open_stage(given, parse_options(settings.env_options), policy.spec)
     if most is not None:
         every = max(every, -(-policy.spec.horizon // most))
     act = lambda obs: policy.predict(obs, deterministic=not sampled)  # noqa: E731
@@ -136,14 +144,16 @@ def film(
 # --- the episode ------------------------------------------------------------------------------
 
 
-def open_stage(name: str, options: dict[str, Any], spec: EnvSpec) -> Stage:
+def open_stage(given: Given, options: dict[str, Any], spec: EnvSpec) -> Stage:
     """Make one copy of the task, with pictures if it has any."""
+    assert given.env is not None
+    name = envs.name_of(given.env)
     if not os.environ.get("DISPLAY"):
         # MuJoCo's pictures need no display, if it is told so before the first one.
         os.environ.setdefault("MUJOCO_GL", "egl")
     env, note = None, ""
     try:
-        env = _make(name, {**options, "render_mode": "rgb_array"})
+        env = _make(given.env, {**options, "render_mode": "rgb_array"})
         env.reset(seed=0)
         picture = env.render()
         if not _is_picture(picture):
@@ -155,7 +165,7 @@ def open_stage(name: str, options: dict[str, Any], spec: EnvSpec) -> Stage:
         if env is not None:
             env.close()
         try:
-            env = _make(name, options)
+            env = _make(given.env, options)
         except (ImportError, TypeError, ValueError, gymnasium.error.Error) as error:
             raise UserError(f"{name} could not be made: {error}") from error
     assert env is not None
@@ -163,16 +173,15 @@ def open_stage(name: str, options: dict[str, Any], spec: EnvSpec) -> Stage:
     if hasattr(bare, "budgets"):
         # A budget of the user's moves a speed limit.
         bare.budgets = spec.budgets
-    report = CostReport(env, name, spec.budgets, spec.horizon, None)
+    report = CostReport(env, name, spec.budgets, spec.horizon, given.cost_function)
     return Stage(report, spec, not note, note)
 
 
-def _make(name: str, options: dict[str, Any]) -> gymnasium.Env:
+def _make(env: envs.EnvLike, options: dict[str, Any]) -> gymnasium.Env:
     with warnings.catch_warnings():
         # Gymnasium warns of a render mode that is not announced; we look at what comes out.
         warnings.simplefilter("ignore")
-        found = envs.find(name)
-        return gymnasium.make(found, max_episode_steps=-1, disable_env_checker=True, **options)
+        return envs.make_one(env, options)
 
 
 def _is_picture(value: Any) -> bool:
