@@ -1,8 +1,10 @@
 """Training in one program: environments written in JAX, on the host's loop and on the device's."""
 
 import dataclasses
+import json
 import math
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -14,16 +16,20 @@ import numpy as np
 import pytest
 
 from algd import envs
+from algd.cli import main
 from algd.envs.diff_drive import DiffDriveVectorEnv
 from algd.envs.diff_drive_jax import DiffDrive
 from algd.envs.jax_vector import JaxVectorEnv
 from algd.evaluation.episodes import evaluate
+from algd.experiments.trials import tiny
+from algd.profiling import loop as bench
 from algd.runs.config import Settings
 from algd.runs.directory import Run
 from algd.training import loop
 from algd.training.updates import fresh_state
 from algd.types import Budget, CostVectorEnv, Outcome, UserError
 from same import differences, last_arrays
+from support.alone import ROOT
 from support.small import one_of_each, small
 
 SHORT = Settings(
@@ -347,3 +353,37 @@ def test_what_does_not_fit_is_refused_before_the_first_step(changes, message):
     with pytest.raises(UserError, match=message):
         JaxVectorEnv(Odd(**changes), 2, "odd")
     assert JaxVectorEnv(Odd(), 2, "odd").spec.obs_size == 1
+
+
+# --- what people type ---------------------------------------------------------------------------
+
+
+def test_the_environment_of_the_guide_is_trained_on(tmp_path, monkeypatch, capsys):
+    page = (ROOT / "docs" / "own_environment.md").read_text()
+    found = re.search(r"```python title=\"corridor.py\"\n(.*?)```", page, re.DOTALL)
+    assert found
+    (tmp_path / "corridor.py").write_text(found[1])
+    monkeypatch.chdir(tmp_path)
+    sizes = " ".join(f"--{k.replace('_', '-')} {v}" for k, v in tiny("ppo-lag").items())
+    options = "--steps 100 --envs 2 --eval-every 100 --eval-episodes 3 --quiet --out run"
+    main(f"train --env corridor:Corridor {options} ppo-lag {sizes}".split())
+    run = Run(tmp_path / "run")
+    assert run.config()["settings"]["loop"] == "device"
+    assert run.rows("eval")[-1]["length"] == 50
+    main(["evaluate", "run", "--trust", "--episodes", "5", "--json"])
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["episodes"] == 5
+
+
+def test_both_loops_are_timed_in_turns(monkeypatch):
+    monkeypatch.setattr(bench, "EPISODES", 3)
+    monkeypatch.setattr(bench, "preset", small)
+    rows = bench.bench_loop(("ppo-lag",), seconds=0.1)
+    assert [(row["part"], row["preset"], row["copies"]) for row in rows] == [
+        ("training", "ppo-lag", 4),
+        ("evaluation", "ppo-lag", 3),
+    ]
+    for row in rows:
+        assert row["host_steps_per_second"] > 0
+        assert row["device_steps_per_second"] > 0
+        assert row["ratio"] > 0
+        assert row["device_compile_seconds"] > 0

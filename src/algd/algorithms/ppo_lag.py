@@ -490,9 +490,19 @@ PRESETS = {
     "ppo-lag-pid": PPOLag(dual="pid"),
     # For runs of some ten thousand steps: more, smaller updates.
     "ppo-lag-small": PPOLag(rollout_steps=2_000, passes=10, episode_window=20),
+    # For a thousand copies and millions of steps: few passes over large minibatches.
+    "ppo-lag-wide": PPOLag(
+        rollout_steps=32_768,
+        passes=4,
+        minibatch=2_048,
+        actor_rate=1e-3,
+        critic_rate=1e-3,
+        episode_window=1_000,
+    ),
 }
 SUMMARIES = {
     "ppo-lag": "PPO with a Lagrange multiplier, in rollouts of 20,000 steps",
     "ppo-lag-pid": "ppo-lag with a PID rule for the multiplier",
     "ppo-lag-small": "ppo-lag in rollouts of 2,000 steps, for short runs",
+    "ppo-lag-wide": "ppo-lag for a thousand copies and millions of steps",
 }

@@ -1,4 +1,4 @@
-"""`algd bench update --json`, `algd bench env --json`, `algd bench train --json`."""
+"""`algd bench update|env|train|loop --json`."""
 
 import json
 import math
@@ -19,14 +19,15 @@ class Bench:
     """Measure speed on this machine, in ratios within one run."""
 
     what: tyro.conf.Positional[str]
-    """update (gradient rounds and acting), env (environment steps) or train (whole runs)."""
+    """update (gradient rounds and acting), env (environment steps), train (whole runs) or loop
+    (training and evaluation with environments on the host and on the device)."""
     presets: tuple[str, ...] = ()
     """For update and train: which presets; update takes algd-code alone (algd with
     `--sizes default`) if nothing is said, `all` means every one."""
     sizes: Literal["paper", "default"] = "paper"
     """For update: batch, widths and ensembles of the paper, or those of the preset."""
     seconds: float = 15.0
-    """For train: how long each preset is measured, behind its compilation."""
+    """For train and loop: how long each preset is measured, behind its compilation."""
     overlap: bool = False
     """For train: let the environments step while the device learns."""
     seeds: tuple[int, ...] = (0,)
@@ -36,7 +37,7 @@ class Bench:
 
 
 def run(arguments: list[str]) -> None:
-    """`algd bench update --json`, `algd bench env --json`, `algd bench train --json`."""
+    """`algd bench update|env|train|loop --json`."""
     chosen = parse(Bench, arguments, "bench")
     names = presets() if chosen.presets == ("all",) else map(canonical_preset, chosen.presets)
     names = tuple(names)
@@ -52,23 +53,34 @@ def run(arguments: list[str]) -> None:
         from algd.training.loop import Interrupted
 
         refuse_idle(chosen, ("sizes",), "on `algd bench train`")
-        if not 0.0 < chosen.seconds < math.inf:
-            raise UserError(f"--seconds must be positive, not {chosen.seconds}.")
+        check_seconds(chosen.seconds)
         try:
             rows = bench_train(names, chosen.seconds, chosen.overlap, chosen.seeds, measuring)
         except Interrupted as stop:
             raise KeyboardInterrupt from stop
+    elif chosen.what == "loop":
+        from algd.profiling.loop import bench_loop
+
+        refuse_idle(chosen, ("overlap", "seeds", "sizes"), "on `algd bench loop`")
+        check_seconds(chosen.seconds)
+        rows = bench_loop(names, chosen.seconds, measuring)
     elif chosen.what == "env":
         from algd.profiling.env import bench_env
 
         refuse_idle(chosen, ("presets", "sizes"), "on `algd bench env`")
         rows = bench_env(tell=measuring)
     else:
-        known = ("update", "env", "train")
+        known = ("update", "env", "train", "loop")
         raise UserError(f"There is no benchmark {chosen.what!r}.{nearest(chosen.what, known)}")
     if not rows:
         raise UserError("Gradient rounds are those of presets that learn from replay.")
     print(json.dumps(rows) if chosen.json else table(rows))
+
+
+def check_seconds(seconds: float) -> None:
+    """Refuse a time that cannot be measured for."""
+    if not 0.0 < seconds < math.inf:
+        raise UserError(f"--seconds must be positive, not {seconds}.")
 
 
 def measuring(what: str) -> None:
