@@ -265,6 +265,15 @@ def test_few_values_are_points_and_many_a_box(runs, tmp_path, figures):
         assert sum(len(x.get_xdata()) for x in axes.lines if x.get_marker() == "o") == points
 
 
+def test_intervals_without_an_episode_leave_the_panels_their_room(
+    runs, tmp_path, figures, monkeypatch
+):
+    costs = [np.array([]), np.array([2.0]), np.array([]), np.array([65.0])]
+    monkeypatch.setattr("algd.visualization.curves.training_costs", lambda runs, end: costs)
+    plot_tasks(gather([runs / "a0"]).tasks, tmp_path / "all.png", "all")
+    assert min(axes.get_position().width for axes in figures.pop().axes) > 0.2
+
+
 def test_runs_are_found_at_any_depth(tmp_path):
     deep = tmp_path / "a" / "b" / "c" / "d"
     deep.mkdir(parents=True)

@@ -58,10 +58,10 @@ def progress_text(progress: "Progress") -> str:
     speed = done / max(progress.seconds, 1e-9)
     left = (progress.steps - progress.step) / max(speed, 1e-9)
     # The first steps wait for compilers and tell nothing of the others.
-    known = done >= 0.01 * (progress.steps - progress.started_at)
+    known = done > 0.01 * (progress.steps - progress.started_at)
     parts = [
         f"[bold]{progress.step:,}[/]/{progress.steps:,} steps",
-        f"{speed:.0f}/s" if known else "compiling",
+        f"{speed:.0f}/s" if known else "compiling" if progress.step < progress.steps else "",
         f"{int(left // 60)}:{int(left % 60):02d} left" if known else "",
     ]
     latest = progress.latest

@@ -304,6 +304,9 @@ def draw_boxes(axes: Axes, groups: Groups, styles: Styles, index: int, end: str)
         style = styles[label]
         places = np.arange(INTERVALS) + (place + 0.5) * width - 0.4
         for x, values in zip(places, training_costs(runs, end), strict=True):
+            if not len(values):
+                # An empty line would still take part in the layout, in the figure's corner.
+                continue
             if len(values) < FEWEST:
                 look = {"color": style.color, "ms": 5, "clip_on": False}
                 axes.plot(np.full(len(values), x), values, style.marker, **look)
