@@ -158,6 +158,19 @@ def test_copies_that_are_there_are_used_and_left_open(tmp_path):
     there.close()
 
 
+def test_an_environment_that_is_there_is_the_only_copy(tmp_path):
+    there = make_meter()
+    with pytest.warns(UserWarning, match="No other process finds Meter"):
+        run = algd.train(there, "sac-lag", budget=3, steps=24, out=tmp_path / "run")
+    settings = run.config()["settings"]
+    assert (settings["envs"], settings["eval_envs"]) == (1, 0)
+    assert algd.evaluate(run, 2, env=there)["episodes"] == 2
+    assert len(Meter.living) == 1
+    with pytest.raises(UserError, match="same environment again and again"):
+        envs.make(lambda: there, 2, budgets=(Budget(3.0),))
+    there.close()
+
+
 def test_an_autoreset_that_comes_too_late_is_refused():
     late = AsyncVectorEnv([make_meter])
     with pytest.raises(UserError, match="SAME_STEP"):

@@ -7,10 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
-from gymnasium.vector import VectorEnv
-
 from algd.algorithms import canonical_preset, preset
-from algd.envs import CostFunction, EnvLike, is_found_again, name_of
+from algd.envs import THERE, CostFunction, EnvLike, is_found_again, name_of
 from algd.envs.adapters import with_new_limits
 from algd.evaluation.acting import CANDIDATES
 from algd.evaluation.episodes import evaluate as roll_out
@@ -59,10 +57,10 @@ def train(
 ) -> Run:
     """Train a preset (`algd` on DiffDrive, if nothing else is said) and return the run.
 
-    `env` is an id, `module:Name`, a Gymnasium class, a function that makes an environment, a spec
-    or a `VectorEnv`. The `budget` is a number, or one for each constraint as a list, an array or a
-    dictionary by name; a `Budget` may stand for a number. `cost_function(obs, action, next_obs,
-    info)` gives the cost of an environment that reports none, or another one.
+    `env` is an id, `module:Name`, a Gymnasium class, a function that makes an environment, a spec,
+    an environment or a `VectorEnv`. The `budget` is a number, or one for each constraint as a list,
+    an array or a dictionary by name; a `Budget` may stand for a number. `cost_function(obs, action,
+    next_obs, info)` gives the cost of an environment that reports none, or another one.
 
     `options` are settings of the run (`steps`, `seed`, `envs`, ...) and hyperparameters of the
     preset (`rho`, `beta`, ...), under the names that `algd train PRESET --help` shows. With
@@ -116,10 +114,10 @@ def planned(
     given = fitted_fields(Settings, {k: v for k, v in options.items() if k in of_run})
     if budgets:
         given["budget"] = tuple(each.limit for each in budgets)
-    if isinstance(env, VectorEnv):
+    if isinstance(env, THERE):
         if given.get("eval_envs"):
             raise UserError(f"{name_of(env)} has all the copies there are: eval_envs must be 0.")
-        given = {"envs": env.num_envs, **given, "eval_envs": 0}
+        given = {"envs": getattr(env, "num_envs", 1), **given, "eval_envs": 0}
     settings = dataclasses.replace(defaults, **given)
     if settings.discounted_budget:
         budgets = tuple(dataclasses.replace(each, discounted=True) for each in budgets)

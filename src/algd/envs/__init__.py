@@ -11,11 +11,21 @@ from algd.envs.adapters import CostFunction, adapt_native, copy_foreign
 from algd.envs.diff_drive_jax import DiffDrive
 from algd.envs.foreign_vector import adapt_vector
 from algd.envs.jax_vector import JaxVectorEnv
-from algd.envs.sources import EnvLike, find, is_found_again, make_one, name_of, names, registered
+from algd.envs.sources import (
+    THERE,
+    EnvLike,
+    find,
+    is_found_again,
+    make_one,
+    name_of,
+    names,
+    registered,
+)
 from algd.registration import NAMESPACE
 from algd.types import Budget, CostVectorEnv, JaxEnv, UserError
 
 __all__ = [
+    "THERE",
     "CostFunction",
     "EnvLike",
     "JaxVectorEnv",
@@ -44,8 +54,8 @@ def make(
     ``env`` is a short name (``"PointButton1"``), the id of any registered Gymnasium environment,
     or ``"module:Name"``, which first imports the module that registers ``Name`` or has a class or
     function of that name; or such a class or function itself, or a Gymnasium spec.
-    ``env_options`` go to the environment's constructor. A ``VectorEnv``, or what a function makes
-    one of, has as many copies as it has.
+    ``env_options`` go to the environment's constructor. An environment that is there is the only
+    copy, and a ``VectorEnv`` has the copies that it has.
 
     Our tasks know their budgets and their horizon; ``budgets`` then replaces the limits. All
     other environments need ``budgets``, unless they have an attribute of that name, and
@@ -80,9 +90,10 @@ def make(
                 "Leave out --loop device."
             )
         if isinstance(first, VectorEnv):
-            mine = first is not found
-            return adapt_vector(first, name, budgets, cost_function, horizon, mine)
-        copies = [first, *(make_one(found, options) for _ in range(num_envs - 1))]
+            return adapt_vector(first, name, budgets, cost_function, horizon, first is not found)
+        mine = first is not found
+        more = num_envs - 1 if mine else 0
+        copies = [first, *(make_one(found, options) for _ in range(more))]
     except TypeError as error:
         if not options:
             raise
@@ -92,4 +103,9 @@ def make(
         raise UserError(f"{name} could not be made: {error}") from error
     if not isinstance(first, gymnasium.Env):
         raise UserError(f"{name} gives {type(first).__name__}: it is no Gymnasium environment.")
-    return copy_foreign(copies, name, budgets, cost_function, horizon)
+    if len({id(copy) for copy in copies}) < len(copies):
+        raise UserError(
+            f"{name} gives the same environment again and again: with one copy say envs=1 and "
+            "eval_envs=0 (--envs 1 --eval-envs 0)."
+        )
+    return copy_foreign(copies, name, budgets, cost_function, horizon, mine)

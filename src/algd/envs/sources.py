@@ -17,7 +17,8 @@ from algd.types import JaxEnv, UserError
 
 Maker = Callable[..., gymnasium.Env | VectorEnv | JaxEnv]
 # What is there, or makes one.
-Thing = GymnasiumSpec | VectorEnv | JaxEnv | Maker
+Thing = GymnasiumSpec | gymnasium.Env | VectorEnv | JaxEnv | Maker
+THERE = (gymnasium.Env, VectorEnv)
 # The same, or the name of such a thing: an id or "module:Name".
 EnvLike = str | Thing
 
@@ -50,7 +51,7 @@ def find(env: EnvLike) -> Thing:
     found: Any = registered(name) or (_inside(module, name) if module else None)
     if found is None:
         raise UserError(f"There is no environment {name!r}. {_nearest(name)}")
-    if not isinstance(found, GymnasiumSpec | VectorEnv | JaxEnv) and not callable(found):
+    if not isinstance(found, (GymnasiumSpec, *THERE, JaxEnv)) and not callable(found):
         raise UserError(f"{env} is {found!r:.80}: neither an environment nor what makes one.")
     return cast(Thing, found)
 
@@ -77,7 +78,7 @@ def name_of(env: EnvLike) -> str:
             return env
         case GymnasiumSpec():
             return env.id
-        case VectorEnv():
+        case gymnasium.Env() | VectorEnv():
             return env.spec.id if env.spec else type(env.unwrapped).__name__
         case _:
             plain = getattr(env, "func", env)
@@ -89,7 +90,7 @@ def name_of(env: EnvLike) -> str:
 def is_found_again(env: EnvLike) -> bool:
     """Whether a process that imports no more than the name asks for finds the environment."""
     name = name_of(env)
-    if isinstance(env, VectorEnv):
+    if isinstance(env, THERE):
         return False
     if ":" in name:
         return True
