@@ -379,9 +379,16 @@ def as_compiler(monkeypatch, tmp_path, lines):
     return [str(script), "--like-this"]
 
 
-def test_a_compiler_that_fails_is_reported_and_xla_takes_over(monkeypatch, tmp_path, cache):
-    as_compiler(monkeypatch, tmp_path, "echo no such flag >&2; exit 1")
-    with pytest.warns(UserWarning, match=r"XLA, which is slower.* no such flag"):
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [("echo no such flag >&2; exit 1", "no such flag"), ("kill -KILL $$", "nothing")],
+    ids=["fails", "is killed"],
+)
+def test_a_compiler_that_does_not_finish_is_reported_and_xla_takes_over(
+    lines, said, monkeypatch, tmp_path, cache
+):
+    as_compiler(monkeypatch, tmp_path, lines)
+    with pytest.warns(UserWarning, match=rf"XLA, which is slower.* says: {said}"):
         assert library.in_use.__wrapped__() is None
     assert not list(tmp_path.rglob("*.so"))
 
