@@ -175,6 +175,7 @@ def test_python_training_refuses_unknown_settings(tmp_path):
         (["evaluate", "/tmp"], "no config.json"),
         (["bench", "updat"], "update"),
         (["bench", "train", "--seconds", "nan"], "--seconds must be positive"),
+        (["bench", "env", "--sizes", "default"], "--sizes has no effect"),
         (["train", "--quiet", "cal-quik"], "Did you mean cal-quick"),
         (["train", "--from", "a", "--from", "b"], "--from is given twice"),
         (["train", "--seeds", *map(str, range(1001))], "--seeds takes at most 1,000, not 1,001"),
@@ -363,7 +364,7 @@ def test_one_episode_has_no_standard_error(trained, capsys):
 
 
 def test_a_benchmark_names_its_columns_and_what_it_measures(monkeypatch, capsys):
-    def measured(presets, tell):
+    def measured(presets, sizes, tell):
         tell("algd-code in float32")
         return [{"preset": "algd-code", "ms": 12.34567}, {"preset": "hj", "other": None}]
 

@@ -250,8 +250,16 @@ def test_mapped_over_seeds_each_is_computed_as_alone():
 
 
 @compiled
-@pytest.mark.parametrize("name", ["algd-code", "cal"])
-def test_a_whole_round_is_that_of_xla(name):
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("algd-code", "critics_regress"),
+        ("algd-scaled", "normalised_backward"),
+        ("cal", "critics_regress"),
+        ("hj", "critics_regress"),
+    ],
+)
+def test_a_whole_round_is_that_of_xla(name, call):
     spec = EnvSpec(5, (-1.0,) * 2, (1.0,) * 2, (Budget(10.0), Budget(0.0, "other")), 100)
     widths = {f: 32 for f in ("critic_hidden", "score_hidden", "hidden")}
     fields = {field.name for field in dataclasses.fields(small(name))}
@@ -265,7 +273,7 @@ def test_a_whole_round_is_that_of_xla(name):
         return jax.jit(lambda s: algorithm.update(s, batch, jax.random.key(1))).trace(state)
 
     ours, plain = traced(), by_xla(traced)
-    assert "algd_critics_regress" in str(ours.jaxpr)
+    assert f"algd_{call}" in str(ours.jaxpr)
     assert "ffi_call" not in str(plain.jaxpr)
     found, expected = (jax.tree.leaves(way.lower().compile()(state)) for way in (ours, plain))
     # Adam's first step is as long for a gradient of nearly nothing as for any other: where only
