@@ -477,3 +477,14 @@ def test_diff_drive_of_another_length():
     assert [i for i, end in enumerate(ends, 1) if end] == [10, 20]
     with pytest.raises(UserError, match="at least 1, not 0"):
         envs.make("DiffDrive", 1, env_options={"horizon": 0})
+
+
+def test_the_end_of_an_episode_can_be_looked_at():
+    env = gymnasium.make("algd/DiffDrive-v0", render_mode="rgb_array", horizon=3)
+    env.reset(seed=0)
+    before = env.render()
+    ends = [env.step(np.zeros(2, np.float32))[3] for _ in range(3)]
+    assert ends == [False, False, True]
+    assert np.mean(env.render() != before) < 0.01
+    env.reset()
+    assert np.mean(env.render() != before) > 0.01

@@ -281,7 +281,9 @@ class DiffDriveEnv(gymnasium.Env):
     def __init__(
         self, render_mode: str | None = None, cost_parts: bool = False, horizon: int = HORIZON
     ) -> None:
-        self._envs = DiffDriveVectorEnv(1, render_mode, cost_parts, horizon)
+        # At its end an episode stays as it is, to be looked at.
+        mode = AutoresetMode.NEXT_STEP
+        self._envs = DiffDriveVectorEnv(1, render_mode, cost_parts, horizon, mode)
         self.render_mode = render_mode
         self.horizon = horizon
         self.budgets = self._envs.budgets
@@ -303,14 +305,13 @@ class DiffDriveEnv(gymnasium.Env):
     ) -> tuple[Float[np.ndarray, " obs"], float, bool, bool, dict[str, Any]]:
         """Advance by one step; the caller resets after the last one."""
         obs, reward, terminated, truncated, infos = self._envs.step(np.asarray(action)[None])
-        last = infos.get("final_obs", obs)
         cost, margin = infos["cost"][0], infos["margin"][0]
         info = {
             "cost": cost if self._envs.cost_parts else float(cost),
             "margin": margin if self._envs.cost_parts else float(margin),
             "goal_met": bool(infos["goal_met"][0]),
         }
-        return last[0], float(reward[0]), bool(terminated[0]), bool(truncated[0]), info
+        return obs[0], float(reward[0]), bool(terminated[0]), bool(truncated[0]), info
 
     def render(self) -> UInt8[np.ndarray, "pixels pixels 3"] | None:
         """A picture from above."""
