@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 from functools import partial
 
 import gymnasium
@@ -23,6 +24,7 @@ from algd.runs.config import Given, Settings, make_envs
 from algd.runs.directory import Run
 from algd.training import loop
 from algd.types import Budget, EnvSpec, UserError, budgets_of
+from support.jax_worlds import Cart
 from support.scattered import scattered
 from support.small import small
 
@@ -472,6 +474,7 @@ def test_layouts_are_those_of_gymnasiums_flatten(kind):
 
 PAIR = """
 import numpy as np, algd
+from support.jax_worlds import Cart
 from support.scattered import scattered
 from algd.types import Budget, EnvSpec
 policy = scattered("sac-lag", EnvSpec(3, (-1.0,) * 2, (1.0,) * 2, (Budget(1.0),), 5))
@@ -502,3 +505,17 @@ def test_a_pair_of_another_library_is_refused():
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "predict returns the action alone\n" * 2
+
+
+@pytest.mark.parametrize("kind", ["class", "object"])
+def test_an_environment_in_jax_is_one_of_them(kind, tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore" if kind == "object" else "error", UserWarning)
+        agent = algd.Agent(
+            "sac-lag", Cart if kind == "class" else Cart(), out=tmp_path / "run", **SIZES
+        )
+    agent.learn(24).learn(12)
+    config = agent.run.config()
+    assert (config["settings"]["loop"], agent.run.checkpoints()[-1][0]) == ("device", 36)
+    assert config.get("given", []) == (["env"] if kind == "object" else [])
+    assert agent.evaluate(2)["step"] == 36

@@ -4,6 +4,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import textwrap
 import warnings
 
 import gymnasium
@@ -15,6 +16,7 @@ from algd import envs
 from algd.cli import main
 from algd.envs import adapters
 from algd.registration import VELOCITY_TASKS
+from algd.runs.directory import Run
 from algd.types import Budget, CostVectorEnv, UserError
 from support.walks import (
     Costless,
@@ -465,6 +467,23 @@ def test_program_and_commands_of_the_guide(tmp_path, monkeypatch, capsys):
     assert "at step 140" in shown
     assert "the policy of step 148 of 148" in shown
     assert (tmp_path / "corridor.gif").stat().st_size > 1_000
+    few = "--steps 8 --envs 2 --eval-episodes 1 --quiet --out runs/again"
+    assert "`algd train --env corridor:Corridor --steps 2000`" in GUIDE.read_text()
+    main(f"train --env corridor:Corridor {few}".split())
+    assert Run(pathlib.Path("runs/again")).config()["budgets"][0]["limit"] == 5.0
+
+
+def test_cost_function_of_the_guide(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = re.search(r"   ```python\n(.*?)   ```", GUIDE.read_text(), re.DOTALL)
+    assert found is not None
+    program = textwrap.dedent(found.group(1))
+    assert "steps=1_000" in program
+    scope = {}
+    with pytest.warns(UserWarning, match="Pendulum-v1 with this cost"):
+        exec(program.replace("steps=1_000", "steps=8, eval_episodes=1"), scope)
+    row = scope["run"].rows("eval")[-1]
+    assert 0.0 <= row["cost"] <= 200.0
 
 
 def test_diff_drive_of_another_length():
