@@ -5,6 +5,7 @@ import json
 import math
 import os
 import re
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -181,6 +182,34 @@ def test_both_loops_are_the_same_run(name, changes, tmp_path):
                 assert one[key] == pytest.approx(two[key], rel=1e-3, abs=1e-4), key
 
 
+KILLED = """
+import os, pathlib, signal, sys
+from support.small import small
+from test_device import KILLABLE
+from algd.training import loop
+
+def kill(progress):
+    if progress.step >= 200:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+loop.train(KILLABLE, small("sac-lag"), "sac-lag", pathlib.Path(sys.argv[1]), kill)
+"""
+KILLABLE = dataclasses.replace(CART, steps=320, eval_every=320, checkpoint_every=120)
+
+
+def test_killed_and_resumed_is_the_run_never_stopped(tmp_path):
+    whole = loop.train(KILLABLE, small("sac-lag"), "sac-lag", tmp_path / "whole")
+    path = os.pathsep.join(filter(None, sys.path))
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(tmp_path / "killed")],
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    assert done.returncode == -signal.SIGKILL
+    assert Run(tmp_path / "killed").checkpoints()[-1][0] < 200
+    resumed, _ = loop.resume(tmp_path / "killed")
+    assert differences(whole, resumed) == []
+
+
 def test_where_a_program_is_cut_makes_no_difference(tmp_path, monkeypatch):
     whole = loop.train(CART, small("sac-lag"), "sac-lag", tmp_path / "whole")
     # One vector step in each call.
@@ -353,6 +382,11 @@ def test_what_does_not_fit_is_refused_before_the_first_step(changes, message):
     with pytest.raises(UserError, match=message):
         JaxVectorEnv(Odd(**changes), 2, "odd")
     assert JaxVectorEnv(Odd(), 2, "odd").spec.obs_size == 1
+
+
+def test_what_lacks_a_part_of_the_protocol_is_told_which():
+    with pytest.raises(UserError, match="for one in JAX it lacks action_low, action_high, budgets"):
+        envs.make("support.jax_worlds:Place", 1, env_options={"obs": 0.0, "steps": 0})
 
 
 # --- what people type ---------------------------------------------------------------------------

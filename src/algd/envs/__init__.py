@@ -38,6 +38,9 @@ __all__ = [
     "registered",
 ]
 
+# What makes a `JaxEnv`.
+JAX_PARTS = ("action_low", "action_high", "budgets", "horizon", "reset", "step")
+
 
 def make(
     env: EnvLike,
@@ -102,7 +105,12 @@ def make(
     except (ImportError, gymnasium.error.Error) as error:
         raise UserError(f"{name} could not be made: {error}") from error
     if not isinstance(first, gymnasium.Env):
-        raise UserError(f"{name} gives {type(first).__name__}: it is no Gymnasium environment.")
+        kind = type(first).__name__
+        lacks = [part for part in JAX_PARTS if not hasattr(first, part)]
+        raise UserError(
+            f"{name} gives {kind}: it is no Gymnasium environment"
+            + (f", and for one in JAX it lacks {', '.join(lacks)}." if lacks else ".")
+        )
     if len({id(copy) for copy in copies}) < len(copies):
         raise UserError(
             f"{name} gives the same environment again and again: with one copy say envs=1 and "
