@@ -8,7 +8,6 @@ from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
 from gymnasium.vector import VectorEnv
 
 from algd.envs.adapters import CostFunction, adapt_native, copy_foreign
-from algd.envs.diff_drive_jax import DiffDrive
 from algd.envs.foreign_vector import adapt_vector
 from algd.envs.jax_vector import JaxVectorEnv
 from algd.envs.sources import (
@@ -76,6 +75,9 @@ def make(
     found = find(env)
     try:
         if loop == "device" and found is registered("DiffDrive"):
+            # A task is imported when it is made.
+            from algd.envs.diff_drive_jax import DiffDrive
+
             found = DiffDrive(**options)
         if isinstance(found, GymnasiumSpec):
             if found.namespace == NAMESPACE and cost_function is None and loop != "device":
