@@ -148,6 +148,7 @@ def test_start_from_another():
     ("mistake", "said"),
     [
         (lambda: algd.Agent("DiffDrive"), r"DiffDrive is an environment: Agent\('algd', 'DiffD"),
+        (lambda: algd.Agent("DiffDrive", "algd"), "DiffDrive is an environment"),
         (lambda: algd.Agent("sac-leg", "DiffDrive"), "no preset 'sac-leg'"),
         (lambda: algd.Agent("algd", "DiffDrive", rhoo=2), r"no setting 'rhoo'.*rho"),
         (lambda: algd.Agent("algd", Meter).learn(4), "has no budget of its own"),

@@ -43,7 +43,7 @@ class Agent:
         start_from: str | Path | Run | None = None,
         **options: Any,
     ) -> None:
-        if env is None and algorithm is not None and registered(algorithm):
+        if algorithm is not None and registered(algorithm):
             raise UserError(f"{algorithm} is an environment: Agent('algd', {algorithm!r}).")
         self._source = None if start_from is None else read_snapshot(start_from)
         plan = api.planned(env, algorithm, budget, cost_function, options, self._source)
