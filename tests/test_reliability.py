@@ -25,7 +25,6 @@ from algd.runs.grouping import gather
 from algd.runs.metrics_log import MetricsLog
 from algd.training import loop
 from algd.types import UserError
-from algd.visualization.report import wall_seconds
 from kill_test import KillTest
 from support.trainer import contents, outcome, trainer_of
 
@@ -324,9 +323,9 @@ def test_notes_about_another_run_are_not_read(copy, other):
     assert copy.read_note(path) is None
     path.write_bytes(path.read_bytes().replace(b'"a": 1', b'"a": 2'))
     assert other.read_note(path) is None
-    assert not math.isnan(wall_seconds(other))
+    assert not math.isnan(other.seconds().wall)
     shutil.copy(other.timing_path, copy.timing_path)
-    assert math.isnan(wall_seconds(copy))
+    assert math.isnan(copy.seconds().wall)
 
 
 def test_the_id_follows_from_what_determines_the_run(copy, whole, other):

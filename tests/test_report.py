@@ -16,7 +16,7 @@ from algd.runs.grouping import gather
 from algd.training import loop
 from algd.types import Budget
 from algd.visualization.curves import plot_tasks
-from algd.visualization.report import POLICY, build, duration, middle, number, row_of, wall_seconds
+from algd.visualization.report import POLICY, build, duration, middle, number, row_of
 from algd.visualization.report import verdict as verdict_of
 from support.made_up import write_run
 from support.small import small
@@ -98,7 +98,7 @@ def test_numbers_are_written_for_people():
 
 def test_figures_of_a_run(runs):
     run = Run(runs / "a0")
-    assert wall_seconds(run) == 200.0
+    assert run.seconds().wall == 200.0
     row = row_of(run)
     assert row.figures["return"] == 8.0
     assert row.figures["training_cost"] == 80.0

@@ -15,7 +15,6 @@ from algd.runs.config import describe, make_envs
 from algd.runs.directory import create_run
 from algd.runs.files import LogPosition, seal
 from algd.sweeps.estimate import label
-from algd.sweeps.job import evaluation_path
 
 PICTURES = ("stability", "benchmark", "on_policy", "ablation_mc")
 
@@ -56,7 +55,7 @@ def make_up(job):
     cost = {"mean": cost_of(job), "standard_error": 0.5, "budget": 20.0, "violation_rate": 0.1}
     judged = {"step": job.settings.steps, "episodes": job.episodes, "cost": cost}
     judged["return"] = {"mean": 12.0, "standard_error": 0.2}
-    run.write_note(evaluation_path(job.directory), judged)
+    run.write_note(run.evaluation_path, judged)
 
 
 @pytest.fixture(scope="module")

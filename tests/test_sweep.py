@@ -27,8 +27,6 @@ from algd.sweeps.executors import Workers, compute
 from algd.sweeps.job import (
     Outcome,
     attempt,
-    beat_path,
-    evaluation_path,
     is_complete,
     last_beat,
     train_or_continue,
@@ -193,7 +191,7 @@ def test_a_setting_must_belong_to_every_preset(tmp_path):
 
 
 def test_a_complete_run_is_judged_and_left_alone(complete):
-    judged = json.loads(evaluation_path(complete.directory).read_text())
+    judged = json.loads(Run(complete.directory).evaluation_path.read_text())
     assert (judged["step"], judged["episodes"], judged["seed"]) == (120, 4, 12345)
     before = {p: p.stat().st_mtime_ns for p in complete.directory.rglob("*")}
     train_or_continue(complete)
@@ -202,9 +200,9 @@ def test_a_complete_run_is_judged_and_left_alone(complete):
 
 
 def test_its_row_is_what_its_files_say(complete):
-    judged = json.loads(evaluation_path(complete.directory).read_text())
+    judged = json.loads(Run(complete.directory).evaluation_path.read_text())
     lines = [json.loads(x) for x in (complete.directory / "metrics.jsonl").read_text().splitlines()]
-    found = row(complete.directory)
+    found = row(Run(complete.directory))
     assert found is not None
     assert (found["env"], found["preset"], found["seed"], found["steps"]) == (
         "DiffDrive",
@@ -229,12 +227,12 @@ def test_its_row_is_what_its_files_say(complete):
 def test_a_finished_run_moved_here_is_adopted(complete, tmp_path):
     moved = tiny_job(tmp_path)
     shutil.copytree(complete.directory, moved.directory)
-    evaluation_path(moved.directory).unlink()
+    Run(moved.directory).evaluation_path.unlink()
     metrics = (moved.directory / "metrics.jsonl").stat().st_mtime_ns
     train_or_continue(moved)
     assert (moved.directory / "metrics.jsonl").stat().st_mtime_ns == metrics
-    assert evaluation_path(moved.directory).read_bytes() == (
-        evaluation_path(complete.directory).read_bytes()
+    assert Run(moved.directory).evaluation_path.read_bytes() == (
+        Run(complete.directory).evaluation_path.read_bytes()
     )
 
 
@@ -265,7 +263,7 @@ def test_an_unfinished_run_is_continued_to_the_same_end(complete, tmp_path, monk
 def test_a_failed_run_is_told_and_does_not_stop_the_others(complete, tmp_path, capfd):
     good = tiny_job(tmp_path)
     shutil.copytree(complete.directory, good.directory)
-    evaluation_path(good.directory).unlink()
+    Run(good.directory).evaluation_path.unlink()
     broken = tiny_job(tmp_path, seed=1, env="NoSuchTask")
     found = plan([broken, good], tmp_path, Workers(), False, QUIET)
     assert found.missing == [broken, good]
@@ -291,12 +289,12 @@ def test_a_bad_run_does_not_stop_the_others(damage, complete, tmp_path, capfd):
     config = Run(complete.directory).config()
     config["settings"]["seed"] = 1
     Run(bad.directory).write_config(config)
-    judged = read_record(evaluation_path(bad.directory))
+    judged = read_record(Run(bad.directory).evaluation_path)
     if damage == "evaluation":
         del judged["cost"]["budget"]
-        Run(bad.directory).write_note(evaluation_path(bad.directory), judged)
+        Run(bad.directory).write_note(Run(bad.directory).evaluation_path, judged)
     if damage == "progress":
-        Run(bad.directory).write_note(beat_path(bad.directory), {"step": "far"})
+        Run(bad.directory).write_note(Run(bad.directory).progress_path, {"step": "far"})
     if damage == "speeds":
         (tmp_path / "speeds.json").write_text('{"a": [["quick"], [1e400]]}')
         assert known_speeds(tmp_path / "speeds.json") == {}

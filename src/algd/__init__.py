@@ -11,6 +11,7 @@ __all__ = [
     "Budget",
     "Outcome",
     "Policy",
+    "Record",
     "Run",
     "UserError",
     "envs",
@@ -29,6 +30,7 @@ _HOME = {
     "Budget": "algd.types",
     "Outcome": "algd.types",
     "Policy": "algd.evaluation.policy",
+    "Record": "algd.runs.record",
     "Run": "algd.runs.directory",
     "UserError": "algd.types",
     "evaluate": "algd.api",
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from algd.evaluation import stats
     from algd.evaluation.policy import Policy
     from algd.runs.directory import Run
+    from algd.runs.record import Record
     from algd.training.callbacks import stop_when_flat
     from algd.types import Budget, Outcome, UserError
 else:

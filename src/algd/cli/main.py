@@ -14,6 +14,7 @@ COMMANDS = {
     "evaluate": "roll out a run's policy and summarise return and cost",
     "sweep": "train many runs: tasks x presets x seeds x settings",
     "reproduce": "remake the figures and tables of the paper",
+    "record": "keep what finished runs are judged by, each in one small file",
     "export": "write a policy for NumPy, ONNX or StableHLO",
     "dataset": "write a run's replay buffer as a Minari dataset",
     "plot": "draw runs: curves, final return against cost, boxes, multiplier",

@@ -40,6 +40,9 @@ class Reproduce:
     which is asked for again before it starts."""
     out: Path | None = None
     """Where runs, figures and tables go; by default reproduced/SCALE."""
+    records: Path | None = None
+    """Where the record of each finished run goes; what has one is not computed again. By default
+    records in the directory of --out."""
     yes: bool = False
     """Start the scale of the paper without being asked."""
     workers: Workers = field(default_factory=Workers)
@@ -53,6 +56,7 @@ def run(arguments: list[str]) -> None:
     if chosen.name in WITHOUT_RUNS:
         fields = [field.name for field in dataclasses.fields(Workers)]
         refuse_idle(chosen.workers, fields, f"on {chosen.name}, which trains nothing")
+        refuse_idle(chosen, ["records"], f"on {chosen.name}, which reads no records")
     out = chosen.out or Path("reproduced") / chosen.scale
     if chosen.name in (*OF_RUNS, *WITHOUT_RUNS):
         make_directory(out)
@@ -69,7 +73,8 @@ def run(arguments: list[str]) -> None:
     from algd.sweeps.execution import Stopped
 
     try:
-        experiment(OF_RUNS[chosen.name])(chosen.scale, out, Resources(chosen.workers, chosen.yes))
+        means = Resources(chosen.workers, chosen.yes, chosen.records)
+        experiment(OF_RUNS[chosen.name])(chosen.scale, out, means)
     except Stopped as stop:
         print(stop, file=sys.stderr)
         sys.exit(130)

@@ -35,6 +35,9 @@ class Arguments:
     """Fresh episodes that judge each final policy; by default 100."""
     out: Path = Path("runs/sweep")
     """Where the runs and results.csv go. What is there already is not computed again."""
+    records: Path | None = None
+    """Where the record of each finished run goes; what has one is not computed again. By default
+    records in the directory of --out."""
     dry_run: bool = False
     """Show the plan only."""
     estimate: bool = True
@@ -57,7 +60,7 @@ def run(arguments: list[str]) -> None:
     if not chosen.env and not chosen.trust:
         for env in described.env:
             check_imported(env)
-    wanted = jobs(described, chosen.out)
+    wanted = jobs(described, chosen.out, chosen.records or chosen.out / "records")
     console = Console(stderr=True)
     found = plan(wanted, chosen.out, chosen.workers, chosen.estimate, console)
     print_plan(found, chosen.out, chosen.workers, console)

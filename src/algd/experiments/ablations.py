@@ -64,7 +64,7 @@ def reproduce_rho(scale: Scale, out: Path, means: Resources = Resources()) -> No
 
 
 def _reproduce(found: list[Trial], name: str, scale: Scale, out: Path, means: Resources) -> None:
-    compute(found, scale, out, means)
+    found = compute(found, scale, out, means)
     plot_grid(by_task(found), COMPARISON, out / f"{name}.png", sideways=True)
     save_table(summary_table(found), out / f"{name}.csv")
     save_table(time_table(found, out, means), out / f"{name}_time.csv")

@@ -40,7 +40,7 @@ def runs(scale: Scale, out: Path) -> list[Trial]:
 def reproduce(scale: Scale, out: Path, means: Resources = Resources()) -> None:  # noqa: B008
     """Return, multiplier and violation over training; how much the multiplier swings."""
     found = runs(scale, out)
-    compute(found, scale, out, means)
+    found = compute(found, scale, out, means)
     plot_grid(by_task(found), STABILITY, out / "stability.png")
     save_table(table(found), out / "stability.csv")
 
@@ -52,7 +52,7 @@ def table(found: Sequence[Trial]) -> list[Row]:
         end = end_of(groups)
         for label, members in groups.items():
             for run in members:
-                rows, judged = run.rows("train"), row(run.directory) or {}
+                rows, judged = run.rows("train"), row(run) or {}
                 variation, late_spread = lambda_oscillation(column(rows, "train", f"lam{end}"))
                 violation = column(rows, "train", f"violation{end}")
                 lines.append(

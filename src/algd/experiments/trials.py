@@ -11,7 +11,6 @@ from rich.console import Console
 from algd.algorithms import preset
 from algd.evaluation.stats import bootstrap_interval
 from algd.experiments.scale import Scale
-from algd.runs.directory import Run
 from algd.runs.grouping import Groups
 from algd.sweeps.estimate import label
 from algd.sweeps.execution import confirm, execute, plan, print_plan
@@ -47,6 +46,8 @@ class Resources(NamedTuple):
     workers: Workers = Workers()
     yes: bool = False
     """Start without asking."""
+    records: Path | None = None
+    """Where records are, and go; by default beside the runs."""
 
 
 class Task(NamedTuple):
@@ -122,8 +123,11 @@ def tiny(preset_name: str) -> dict[str, Any]:
     return {name: size for name, size in TINY.items() if name in known}
 
 
-def compute(found: Sequence[Trial], scale: Scale, out: Path, means: Resources) -> None:
-    """Train what is missing; at the scale of the paper only after a question."""
+def compute(found: Sequence[Trial], scale: Scale, out: Path, means: Resources) -> list[Trial]:
+    """Train what is missing; at the scale of the paper only after a question. The same trials,
+    which know their records."""
+    records = means.records or out / "records"
+    found = [trial._replace(job=dataclasses.replace(trial.job, records=records)) for trial in found]
     jobs = without_duplicates([trial.job for trial in found])
     check_environments(jobs)
     console, runs = Console(stderr=True), out / "runs"
@@ -137,6 +141,7 @@ def compute(found: Sequence[Trial], scale: Scale, out: Path, means: Resources) -
             f"{len(failures)} of {len(jobs)} runs failed, so nothing is drawn; their logs are in "
             f"{runs / 'logs'}. The same command tries these again."
         )
+    return found
 
 
 def family(one: Job) -> str:
@@ -153,7 +158,7 @@ def by_task(found: Sequence[Trial]) -> dict[str, Groups]:
     tasks: dict[str, Groups] = {}
     for trial in found:
         groups = tasks.setdefault(trial.job.settings.env, {})
-        groups.setdefault(trial.label, []).append(Run(trial.job.directory))
+        groups.setdefault(trial.label, []).append(trial.job.evidence)
     return tasks
 
 
@@ -162,7 +167,7 @@ def summary_table(found: Sequence[Trial]) -> list[Row]:
     table = []
     for task, groups in by_task(found).items():
         for line, runs in groups.items():
-            each = [values for run in runs if (values := row(run.directory))]
+            each = [values for run in runs if (values := row(run))]
             table.append(
                 {
                     "env": task,
@@ -198,7 +203,7 @@ def recorded_rows(found: Sequence[Trial], kind: str, names: Sequence[str]) -> li
             **{name: line[name] for name in names if name in line},
         }
         for trial in found
-        for line in Run(trial.job.directory).rows(kind)
+        for line in trial.job.evidence.rows(kind)
     ]
 
 

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import json
 import math
+import platform
 import shlex
 import sys
 import warnings
@@ -276,8 +277,9 @@ def describe(settings: Settings, algorithm: Algorithm, name: str, spec: EnvSpec)
             name: value for name in ("obs_layout", "action_shape") if (value := getattr(spec, name))
         },
         "versions": versions,
-        # Sums are ordered differently by XLA and by code of our own.
+        # Sums are ordered differently by XLA and by code of our own, and by other processors.
         "native": library.available(),
+        "processor": library.told_of_processor("model name") or platform.machine(),
     }
 
 

@@ -7,17 +7,21 @@ timing.jsonl       steps per second beside them
 checkpoints/       step-000020000.algd: networks, optimisers, environments, counters; the newest
                    two, and that of the best evaluation
 replay/            the buffer in pieces, each written once
+evaluation.json    how a sweep judged the final policy
+progress.json      how far a run of a sweep is, and what it has taken
 tensorboard/       the same curves for TensorBoard
 """
 
 import dataclasses
 import errno
 import hashlib
+import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from filelock import FileLock, Timeout
@@ -47,6 +51,13 @@ class CannotWrite(UserError):
     """The disk does not take what a run writes."""
 
 
+class Seconds(NamedTuple):
+    """What training took on the clock and of the processor; NaN where nobody wrote it down."""
+
+    wall: float
+    processor: float
+
+
 @dataclasses.dataclass(frozen=True)
 class Run:
     """A run on disk; wherever a path goes, it stands for its directory."""
@@ -58,6 +69,11 @@ class Run:
 
     def __str__(self) -> str:
         return str(self.directory)
+
+    @property
+    def place(self) -> Path:
+        """Where it is kept."""
+        return self.directory
 
     @property
     def config_path(self) -> Path:
@@ -73,6 +89,16 @@ class Run:
     def timing_path(self) -> Path:
         """Wall-clock rows, kept apart because they differ between equal runs."""
         return self.directory / "timing.jsonl"
+
+    @property
+    def evaluation_path(self) -> Path:
+        """The judgement of the final policy."""
+        return self.directory / "evaluation.json"
+
+    @property
+    def progress_path(self) -> Path:
+        """How far the run is within a sweep."""
+        return self.directory / "progress.json"
 
     def make_folders(self) -> None:
         """Room for checkpoints and pieces of the replay buffer."""
@@ -129,6 +155,23 @@ class Run:
             return note if note.get("id") == self.id else None
         except (DamagedFile, UserError):
             return None
+
+    def evaluation(self) -> dict[str, Any] | None:
+        """The judgement of the final policy, if there is one."""
+        return self.read_note(self.evaluation_path)
+
+    def seconds(self) -> Seconds:
+        """What training took, by its last measured speed and by its last sign of progress."""
+        spent = (self.read_note(self.progress_path) or {}).get("processor_seconds")
+        processor = float(spent) if isinstance(spent, int | float) else math.nan
+        try:
+            row = json.loads(read_whole(self.timing_path).splitlines()[-1])
+            # Copied from another run, it tells nothing of this one.
+            ours = row["run"] == self.id
+            wall = float(row["step"] / row["steps_per_second"]) if ours else math.nan
+        except (OSError, ValueError, LookupError, TypeError, ZeroDivisionError):
+            wall = math.nan
+        return Seconds(wall, processor)
 
     def rows(self, kind: str | None = None) -> list[dict[str, Any]]:
         """The metrics, of one kind or all; a last line that is still being written is left out."""

@@ -85,10 +85,10 @@ def read_whole(path: Path, most: int | None = None) -> bytes:
     return path.read_bytes()
 
 
-def write_record(path: Path, record: Mapping[str, Any]) -> None:
+def write_record(path: Path, record: Mapping[str, Any], indent: int | None = 2) -> None:
     """A JSON object with a format version and a checksum."""
     record = {"format": FORMAT, **record}
-    text = json.dumps({**record, "checksum": digest_of(record)}, indent=2, allow_nan=False)
+    text = json.dumps({**record, "checksum": digest_of(record)}, indent=indent, allow_nan=False)
     write_atomically(path, text.encode())
 
 
@@ -186,7 +186,7 @@ def seal(row: Mapping[str, Any], mark: LogPosition, owner: str) -> tuple[bytes, 
 def unseal(line: bytes, mark: LogPosition, owner: str) -> tuple[dict[str, Any], LogPosition]:
     """The row of a run's line that follows the mark, and the mark behind it, or `ValueError`."""
     row = json.loads(line)
-    if not isinstance(row, dict) or not _is_row(row):
+    if not isinstance(row, dict) or not is_row(row):
         raise ValueError("not a row of metrics")
     row.pop("crc", None)
     expected, behind = seal(row, mark, owner)
@@ -195,7 +195,7 @@ def unseal(line: bytes, mark: LogPosition, owner: str) -> tuple[dict[str, Any], 
     return row, behind
 
 
-def _is_row(row: Mapping[str, Any]) -> bool:
+def is_row(row: Mapping[str, Any]) -> bool:
     """Whether it has a kind, a step, and numbers that a float can hold."""
     values = [value for name, value in row.items() if name not in ("kind", "crc")]
     return (

@@ -1,4 +1,4 @@
-"""Runs as they come from the command line, sorted by task and by what was trained on it."""
+"""Runs and records as they come from the command line, sorted by task and by what was trained."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from algd.runs.config import check_config
 from algd.runs.directory import Run
+from algd.runs.record import PATTERN, Evidence, Record
 from algd.types import UserError
 
 # How a run is watched and kept, not what is trained.
@@ -14,7 +15,7 @@ ASIDE = {"seed", "eval_every", "eval_episodes", "log_every", "checkpoint_every"}
 # A directory with one of these is meant to be a run, even if the rest of it is lost.
 PARTS = ("config.json", "metrics.jsonl", "checkpoints")
 
-Groups = dict[str, list[Run]]
+Groups = dict[str, list[Evidence]]
 """Runs that differ in their seeds only, under a label that tells them from the other groups."""
 
 
@@ -26,27 +27,27 @@ class Gathered(NamedTuple):
 
 
 def gather(paths: Sequence[Path], unfinished: bool = False) -> Gathered:
-    """The runs in these directories, each itself a run or a directory with some at any depth.
+    """The runs at these places, each a run, a record, or a directory with some at any depth.
 
     Runs that are damaged, foreign, given twice or, unless `unfinished`, not at their last step are
-    left out.
+    left out; so is, without a word, the record of a run that is there itself.
     """
-    found: dict[Path, tuple[Run, dict[str, Any]]] = {}
-    identities: dict[str, Path] = {}
+    found: dict[Path, tuple[Evidence, dict[str, Any]]] = {}
+    identities: dict[str, tuple[Evidence, dict[str, Any]]] = {}
     complaints: list[str] = []
-    for path in paths:
-        inside = list(_runs_in(path)) or [path]
-        for directory in inside:
-            if directory.resolve() in found:
-                continue
-            try:
-                run, config = Run(directory), _checked_config(Run(directory), unfinished)
-                first = identities.setdefault(_identity(config), directory)
-                if first != directory:
-                    raise UserError(f"{directory} has the settings and the seed of {first}.")
-                found[directory.resolve()] = run, config
-            except UserError as error:
-                complaints.append(str(error))
+    everything = [one for path in paths for one in list(evidence_in(path)) or [_evidence_at(path)]]
+    for one in sorted(everything, key=lambda one: isinstance(one, Record)):
+        if one.place.resolve() in found:
+            continue
+        try:
+            config = _checked_config(one, unfinished)
+            first, other = identities.setdefault(_identity(config), (one, config))
+            if first == one:
+                found[one.place.resolve()] = one, config
+            elif not isinstance(one, Record) or other["id"] != config["id"]:
+                raise UserError(f"{one.place} has the settings and the seed of {first.place}.")
+        except UserError as error:
+            complaints.append(str(error))
     return Gathered(_by_task(list(found.values())), complaints)
 
 
@@ -73,8 +74,9 @@ def task_of(config: Mapping[str, Any]) -> str:
     return " ".join([settings["env"], *settings["env_options"]])
 
 
-def _runs_in(path: Path) -> Iterator[Path]:
-    """Runs at any depth below; what lies inside a run is its own. Links are followed once."""
+def evidence_in(path: Path) -> Iterator[Evidence]:
+    """Runs and records at any depth below; what lies inside a run is its own. Links are followed
+    once."""
     seen: set[Path] = set()
     todo = [path]
     while todo:
@@ -83,25 +85,29 @@ def _runs_in(path: Path) -> Iterator[Path]:
             continue
         seen.add(here.resolve())
         if any((here / part).exists() for part in PARTS):
-            yield here
+            yield Run(here)
         else:
+            yield from map(Record, sorted(here.glob(PATTERN)))
             todo.extend(sorted(here.iterdir(), reverse=True))
 
 
-def _checked_config(run: Run, unfinished: bool) -> dict[str, Any]:
+def _evidence_at(path: Path) -> Evidence:
+    return Record(path) if path.is_file() else Run(path)
+
+
+def _checked_config(run: Evidence, unfinished: bool) -> dict[str, Any]:
     """The settings of a run with something to show, or a message that says what it lacks."""
     config = run.config()
     try:
         steps = check_config(config).steps
     except UserError as error:
-        raise UserError(f"{run.config_path}: {error}") from error
+        raise UserError(f"{run.place}: {error}") from error
     last = max((row["step"] for row in run.rows("eval")), default=None)
     if last is None:
-        raise UserError(f"{run.directory} has no evaluation yet.")
+        raise UserError(f"{run.place} has no evaluation yet.")
     if last < steps and not unfinished:
         raise UserError(
-            f"{run.directory} is unfinished: its last evaluation is that of step {last:,} "
-            f"of {steps:,}."
+            f"{run.place} is unfinished: its last evaluation is that of step {last:,} of {steps:,}."
         )
     return config
 
@@ -112,8 +118,8 @@ def _identity(config: Mapping[str, Any], seed: bool = True) -> str:
     return json.dumps([config["preset"], training_settings(config), number], sort_keys=True)
 
 
-def _by_task(found: Sequence[tuple[Run, dict[str, Any]]]) -> dict[str, Groups]:
-    same: dict[str, list[tuple[Run, dict[str, Any]]]] = {}
+def _by_task(found: Sequence[tuple[Evidence, dict[str, Any]]]) -> dict[str, Groups]:
+    same: dict[str, list[tuple[Evidence, dict[str, Any]]]] = {}
     for run, config in found:
         same.setdefault(_identity(config, seed=False), []).append((run, config))
     tasks: dict[str, Groups] = {}

@@ -14,10 +14,11 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
+from algd.runs.directory import Run
 from algd.runs.files import make_directory
 from algd.sweeps.estimate import Kind, Speed, disk_bytes, label, speeds
 from algd.sweeps.executors import Workers, check_workers, compute
-from algd.sweeps.job import Beat, Outcome, beat_path, is_complete, last_beat
+from algd.sweeps.job import Beat, Outcome, is_complete, last_beat
 from algd.sweeps.plan import Job
 from algd.sweeps.results import check_ours, row_or_nothing, rows, write_csv
 from algd.training.loop import stop_on_signal
@@ -140,7 +141,7 @@ def execute(found: Plan, out: Path, workers: Workers, console: Console) -> dict[
                     display.refresh()
                     if signals:
                         break
-    write_csv(rows(out), out / "results.csv")
+    write_csv(rows(out, found.wanted), out / "results.csv")
     if signals:
         raise Stopped("Stopped; every run is saved. The same command goes on with what is missing.")
     return failures
@@ -189,7 +190,7 @@ class Display:
             self.console.print(f"[red]failed[/] {count} {name}  (log: {job.log_path})")
             self.console.print(escape(outcome.message.rstrip()), highlight=False)
         elif outcome.kind == "done":
-            values = row_or_nothing(job.directory) or {}
+            values = row_or_nothing(job.evidence) or {}
             costs = [f"{k} {v:.2f}" for k, v in values.items() if k.split("/")[0] == "cost"]
             text = f"return {values.get('return', float('nan')):.2f}, {', '.join(costs)}"
             self.console.print(f"[green]done[/] {count} {name}  {text}", highlight=False)
@@ -238,7 +239,7 @@ def _step(job: Job) -> int:
 
 def _modified(job: Job) -> float:
     try:
-        return beat_path(job.directory).stat().st_mtime
+        return Run(job.directory).progress_path.stat().st_mtime
     except OSError:
         return 0.0
 

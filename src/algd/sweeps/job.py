@@ -14,12 +14,14 @@ import jax
 from algd.evaluation.episodes import evaluate
 from algd.evaluation.policy import load
 from algd.evaluation.stats import summarise
-from algd.runs.config import Given, make_envs
-from algd.runs.directory import Run
-from algd.sweeps.plan import Job, is_there
+from algd.runs import record
+from algd.runs.config import Given, check_imported, make_envs, parse_config
+from algd.runs.directory import Run, directory_name
+from algd.runs.files import make_directory
+from algd.sweeps.plan import Job, is_recorded, is_there
 from algd.training import loop
 from algd.training.loop import Interrupted, Progress
-from algd.types import UserError
+from algd.types import UserError, command
 
 # The final policy is judged on episodes that no run was ever trained or chosen by.
 EVALUATION_SEED = 12345
@@ -58,8 +60,34 @@ def train_or_continue(job: Job, wanted: Callable[[], bool] = lambda: True) -> No
     elif not is_trained(job):
         wait_for_lock(run)
         loop.resume(job.directory, report=beat, given=Given(job.settings.env))
-    summary = judge(job)
-    run.write_note(evaluation_path(job.directory), summary)
+    leave_evidence(job, job.record.path if job.record else None)
+
+
+def leave_evidence(job: Job, path: Path | None) -> None:
+    """Judge the policy of a trained run, unless that is done, and write its record."""
+    run = Run(job.directory)
+    if not is_judged(job):
+        run.write_note(run.evaluation_path, judge(job))
+    if path:
+        make_directory(path.parent)
+        record.write(run, path)
+
+
+def keep(run: Run, records: Path, episodes: int) -> Path:
+    """Write the record of a trained run, its policy judged first if no sweep has done it."""
+    settings, algorithm, name = parse_config(run.config())
+    check_imported(settings.env)
+    judged = (run.evaluation() or {}).get("episodes", episodes)
+    job = Job(run.directory, settings, algorithm, name, judged)
+    if not is_trained(job):
+        goes_on = command("resume", run.directory)
+        raise UserError(f"{run.directory} is unfinished. Go on with it first: {goes_on}")
+    stem = directory_name(f"{settings.env}-{name}-seed{settings.seed}")
+    # A sweep's runs are called after what is varied too.
+    own = run.directory.resolve().name
+    path = records / f"{own if own.startswith(stem) else stem}.json"
+    leave_evidence(job, path)
+    return path
 
 
 def attempt(job: Job, cache: str | None, parent: int | None = None) -> Outcome:
@@ -102,34 +130,20 @@ class Heartbeat:
         beat = Beat(*at, clock, spent, os.getpid())
         # Windows replaces no file that somebody reads; the next beat will.
         with self.run.writing(), suppress(PermissionError):
-            self.run.write_note(beat_path(self.run.directory), beat._asdict())
+            self.run.write_note(self.run.progress_path, beat._asdict())
         if not self.stopped and not self.wanted():
             self.stopped = True
             # Training catches it, and leaves a checkpoint of this very step.
             signal.raise_signal(signal.SIGTERM)
 
 
-def beat_path(directory: Path) -> Path:
-    """Where a run's progress is."""
-    return directory / "progress.json"
-
-
 def last_beat(directory: Path) -> Beat | None:
     """How far a run is, if it has said so."""
-    found = Run(directory).read_note(beat_path(directory)) or {}
+    run = Run(directory)
+    found = run.read_note(run.progress_path) or {}
     values = [found.get(name) for name in Beat._fields]
     sound = all(type(value) in (int, float) for value in values)
     return Beat._make(values) if sound else None
-
-
-def evaluation_path(directory: Path) -> Path:
-    """Where the judgement of the final policy is."""
-    return directory / "evaluation.json"
-
-
-def last_evaluation(directory: Path) -> dict[str, Any] | None:
-    """The judgement of a run's final policy, if there is one."""
-    return Run(directory).read_note(evaluation_path(directory))
 
 
 def is_trained(job: Job) -> bool:
@@ -147,10 +161,13 @@ def is_trained(job: Job) -> bool:
 
 
 def is_complete(job: Job) -> bool:
-    """Whether the wanted run is there, trained and judged by as many episodes as wanted."""
-    if not is_there(job) or not is_trained(job):
-        return False
-    found = last_evaluation(job.directory) or {}
+    """Whether the wanted run has its record, or is there, trained and judged."""
+    return is_recorded(job) or (is_there(job) and is_trained(job) and is_judged(job))
+
+
+def is_judged(job: Job) -> bool:
+    """Whether the final policy was judged by as many episodes as wanted."""
+    found = Run(job.directory).evaluation() or {}
     return (found.get("step"), found.get("episodes")) == (_last_step(job), job.episodes)
 
 

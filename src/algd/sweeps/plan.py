@@ -12,6 +12,7 @@ from typing import Any, get_origin, get_type_hints
 from algd.algorithms import canonical_preset, preset
 from algd.runs.config import Settings, check, make_envs, parse_config
 from algd.runs.directory import Run, directory_name
+from algd.runs.record import Evidence, Record
 from algd.runs.validation import check_fields, fitted, fitted_fields
 from algd.types import Algorithm, UserError, nearest
 
@@ -25,6 +26,8 @@ class Job:
     algorithm: Algorithm
     preset: str
     episodes: int = 100
+    records: Path | None = None
+    """Where the run's record goes, and counts as the run if it is there already."""
 
     @property
     def name(self) -> str:
@@ -35,6 +38,17 @@ class Job:
     def log_path(self) -> Path:
         """What the run's process said, and the traceback if it failed."""
         return self.directory.parent / "logs" / f"{self.name}.txt"
+
+    @property
+    def record(self) -> Record | None:
+        """The record of the run, whether it is there or not."""
+        return Record(self.records.absolute() / f"{self.name}.json") if self.records else None
+
+    @property
+    def evidence(self) -> Evidence:
+        """What the run is judged by: its record, or else its directory."""
+        record = self.record
+        return record if record and record.path.exists() else Run(self.directory)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +63,7 @@ class Sweep:
     """Settings of the run or of the presets, each with the values it takes."""
 
 
-def jobs(sweep: Sweep, out: Path) -> list[Job]:
+def jobs(sweep: Sweep, out: Path, records: Path | None = None) -> list[Job]:
     """The runs of a sweep, all checked, seeds outermost so that early results compare presets."""
     if sweep.episodes < 1:
         raise UserError(f"episodes must be at least 1, not {sweep.episodes}.")
@@ -59,7 +73,7 @@ def jobs(sweep: Sweep, out: Path) -> list[Job]:
         for values in itertools.product(*sweep.settings.values())
     ]
     found = [
-        job(out, env, canonical_preset(name), seed, chosen, varied, sweep.episodes)
+        job(out, env, canonical_preset(name), seed, chosen, varied, sweep.episodes, records)
         for seed, env, name, chosen in itertools.product(
             sweep.seeds, sweep.env, sweep.preset, combinations
         )
@@ -78,6 +92,7 @@ def job(
     chosen: Mapping[str, Any] | None = None,
     named: Sequence[str] = (),
     episodes: int = 100,
+    records: Path | None = None,
 ) -> Job:
     """One run with the chosen settings; those in `named` become part of its directory's name."""
     chosen = chosen or {}
@@ -87,7 +102,7 @@ def job(
     values = vars(settings) | vars(algorithm)
     suffix = "".join(f"-{name}={shown(values[name])}" for name in named)
     stem = directory_name(f"{env}-{preset_name}-seed{seed}{suffix}")
-    return Job(out.absolute() / stem, settings, algorithm, preset_name, episodes)
+    return Job(out.absolute() / stem, settings, algorithm, preset_name, episodes, records)
 
 
 @functools.cache
@@ -260,6 +275,26 @@ def is_there(wanted: Job) -> bool:
     run = Run(wanted.directory)
     if not run.config_path.exists():
         return False
+    _check_same(wanted, run)
+    return True
+
+
+def is_recorded(wanted: Job) -> bool:
+    """Whether the wanted run has its record; a message if that is damaged or another run's."""
+    record = wanted.record
+    if record is None or not record.path.exists():
+        return False
+    _check_same(wanted, record)
+    judged = (record.evaluation() or {}).get("episodes")
+    if judged != wanted.episodes:
+        raise UserError(
+            f"{record.path} judges the policy by {judged} episodes instead of {wanted.episodes}. "
+            "Move it, or ask for as many."
+        )
+    return True
+
+
+def _check_same(wanted: Job, run: Evidence) -> None:
     settings, algorithm, name = parse_config(run.config())
     found = {"preset": name, **vars(settings), **vars(algorithm)}
     asked = {"preset": wanted.preset, **vars(wanted.settings), **vars(wanted.algorithm)}
@@ -271,5 +306,4 @@ def is_there(wanted: Job) -> bool:
         listed = ", ".join(
             f"{key} is {found.get(key)!r} instead of {asked[key]!r}" for key in other
         )
-        raise UserError(f"{run.directory} holds another run: {listed}. Choose another directory.")
-    return True
+        raise UserError(f"{run.place} holds another run: {listed}. Choose another directory.")

@@ -8,35 +8,35 @@ from pathlib import Path
 from typing import Any
 
 from algd.algorithms import preset
+from algd.evaluation.stats import known
 from algd.runs.config import Settings, parse_config
 from algd.runs.directory import Run
 from algd.runs.files import write_atomically
-from algd.sweeps.job import last_beat, last_evaluation
-from algd.sweeps.plan import shown
+from algd.runs.record import Evidence
+from algd.sweeps.plan import Job, shown
 from algd.types import Algorithm, UserError, metric_suffixes
 
 Row = dict[str, Any]
 
 
-def row(directory: Path) -> Row | None:
+def row(run: Evidence) -> Row | None:
     """What a complete run earned and cost; nothing for a run that is not complete."""
-    judged = last_evaluation(directory)
+    judged = run.evaluation()
     if judged is None:
         return None
     try:
-        return _row(Run(directory), judged)
+        return _row(run, judged)
     except (LookupError, TypeError, AttributeError) as error:
-        raise UserError(f"{directory} is not complete: {error!r} in evaluation.json.") from error
+        raise UserError(f"{run.place} is not complete: {error!r} in its evaluation.") from error
 
 
-def _row(run: Run, judged: dict[str, Any]) -> Row:
+def _row(run: Evidence, judged: dict[str, Any]) -> Row:
     config = run.config()
     settings, algorithm, name = parse_config(config)
     names = [budget["name"] for budget in config["budgets"]]
     ends = metric_suffixes(names)
     costs = [judged["cost"]] if len(names) == 1 else [judged["cost"][name] for name in names]
     evaluations, trained = run.rows("eval")[-5:], run.rows("train")
-    beat = last_beat(run.directory)
 
     def last_five(quantity: str) -> float:
         return sum(r[quantity] for r in evaluations) / len(evaluations)
@@ -61,7 +61,7 @@ def _row(run: Run, judged: dict[str, Any]) -> Row:
     for end in ends:
         totals = [r[f"total_cost{end}"] for r in trained]
         values[f"training_cost{end}"] = totals[-1] if totals else None
-    values["processor_seconds"] = beat.processor_seconds if beat else None
+    values["processor_seconds"] = known(run.seconds().processor)
     return values
 
 
@@ -77,16 +77,17 @@ def overrides(settings: Settings, algorithm: Algorithm, name: str) -> str:
     )
 
 
-def rows(directory: Path) -> list[Row]:
-    """All complete runs of a directory, in the order of their names."""
-    folders = sorted(path.parent for path in directory.glob("*/evaluation.json"))
-    return [found for folder in folders if (found := row_or_nothing(folder))]
+def rows(directory: Path, wanted: Sequence[Job] = ()) -> list[Row]:
+    """All complete runs of a directory and those that are wanted, in the order of their names."""
+    folders = [path.parent for path in directory.glob("*/evaluation.json")]
+    runs = {folder.name: Run(folder) for folder in folders} | {j.name: j.evidence for j in wanted}
+    return [found for _, run in sorted(runs.items()) if (found := row_or_nothing(run))]
 
 
-def row_or_nothing(folder: Path) -> Row | None:
+def row_or_nothing(run: Evidence) -> Row | None:
     """The row of a run that may be damaged or another one's."""
     try:
-        return row(folder)
+        return row(run)
     except UserError:
         # Somebody else's directory, or a damaged run, which its own job reports.
         return None

@@ -26,8 +26,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, SymmetricalLogLocator
 
 from algd.evaluation.stats import Interval, bootstrap_band, bootstrap_interval
-from algd.runs.directory import Run
 from algd.runs.grouping import Groups
+from algd.runs.record import Evidence
 from algd.types import UserError, metric_suffixes
 
 Kind = Literal["curves", "scatter", "boxes", "lambda", "all"]
@@ -86,18 +86,18 @@ class Curve:
         return bootstrap_band(self.values)
 
 
-def rows_of(run: Run, kind: str) -> list[dict[str, Any]]:
+def rows_of(run: Evidence, kind: str) -> list[dict[str, Any]]:
     """The rows of one kind; a picture reads them often, its runs only once."""
     file = run.metrics_path.stat()
     return [row for row in _rows(run, file.st_size, file.st_mtime_ns) if row["kind"] == kind]
 
 
 @lru_cache(maxsize=256)
-def _rows(run: Run, size: int, changed: int) -> list[dict[str, Any]]:
+def _rows(run: Evidence, size: int, changed: int) -> list[dict[str, Any]]:
     return run.rows()
 
 
-def curve(runs: Sequence[Run], kind: str, name: str) -> Curve | None:
+def curve(runs: Sequence[Evidence], kind: str, name: str) -> Curve | None:
     """The quantity over the steps that all runs have, or nothing if one never reported it."""
     by_run = [{r["step"]: r[name] for r in rows_of(run, kind) if name in r} for run in runs]
     common = sorted(set.intersection(*(set(rows) for rows in by_run)))
@@ -106,12 +106,12 @@ def curve(runs: Sequence[Run], kind: str, name: str) -> Curve | None:
     return Curve(np.array(common), np.array([[rows[s] for s in common] for rows in by_run], float))
 
 
-def final(runs: Sequence[Run], name: str) -> Float[np.ndarray, " seeds"]:
+def final(runs: Sequence[Evidence], name: str) -> Float[np.ndarray, " seeds"]:
     """The quantity in the last evaluation of each run."""
     return np.array([rows_of(run, "eval")[-1].get(name, np.nan) for run in runs], float)
 
 
-def training_costs(runs: Sequence[Run], suffix: str) -> list[Float[np.ndarray, " rows"]]:
+def training_costs(runs: Sequence[Evidence], suffix: str) -> list[Float[np.ndarray, " rows"]]:
     """Costs of training episodes in equal intervals of the steps, over all seeds.
 
     Each value is the mean over the episodes that ended between two rows of the log.

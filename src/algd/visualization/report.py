@@ -6,7 +6,6 @@ template `report.html`.
 
 import base64
 import io
-import json
 import math
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,9 +20,8 @@ from markupsafe import Markup
 from PIL import Image
 
 from algd.evaluation.stats import Interval, bootstrap_interval, run_figures
-from algd.runs.directory import Run
-from algd.runs.files import read_whole
 from algd.runs.grouping import Groups, differing_settings, training_settings
+from algd.runs.record import Evidence
 from algd.types import Budget, UserError, metric_suffixes
 from algd.visualization.curves import Panel, budgets_of, panel_svg, panels_of, seeds_text, styles_of
 from algd.visualization.video import film, write_film
@@ -44,7 +42,7 @@ class Page(NamedTuple):
 class Row(NamedTuple):
     """The figures of one run; `last` is its last evaluation, of so many `episodes`."""
 
-    run: Run
+    run: Evidence
     seed: int
     figures: dict[str, float]
     seconds: float
@@ -137,7 +135,7 @@ def page(
 # --- numbers ----------------------------------------------------------------------------------
 
 
-def row_of(run: Run) -> Row:
+def row_of(run: Evidence) -> Row:
     """The figures of a run at its last evaluation."""
     config = run.config()
     rows, settings = run.rows(), config["settings"]
@@ -145,17 +143,7 @@ def row_of(run: Run) -> Row:
     last = [row for row in rows if row["kind"] == "eval"][-1]
     episodes = settings["eval_episodes"]
     known = episodes if isinstance(episodes, int) else 0
-    return Row(run, settings["seed"], figures, wall_seconds(run), last, known)
-
-
-def wall_seconds(run: Run) -> float:
-    """Time of training, from its last measured speed; NaN if none was written down."""
-    try:
-        row = json.loads(read_whole(run.timing_path).splitlines()[-1])
-        # Copied from another run, it tells nothing of this one.
-        return float(row["step"] / row["steps_per_second"]) if row["run"] == run.id else math.nan
-    except (OSError, ValueError, LookupError, TypeError, ZeroDivisionError):
-        return math.nan
+    return Row(run, settings["seed"], figures, run.seconds().wall, last, known)
 
 
 def middle(rows: Sequence[Row]) -> Row:
@@ -292,7 +280,7 @@ def details(
                     f"seed {row.seed}",
                     *(number(row.figures[name]) for name in figures),
                     duration(row.seconds),
-                    row.run.directory.name,
+                    row.run.place.name,
                 ]
                 for row in members
             ],
@@ -327,7 +315,7 @@ def figure(panel: Panel, picture: bytes, alt: str) -> Figure:
 
 def filmed(row: Row, label: str, episodes: int, seeds: int) -> Filmed:
     """A film of one of the seeds."""
-    made = film(row.run.directory, episodes, most=FRAMES)
+    made = film(row.run.place, episodes, most=FRAMES)
     frames = []
 
     def watched() -> Iterable[np.ndarray]:

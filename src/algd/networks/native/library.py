@@ -242,8 +242,13 @@ def complaint_of(commands: list[list[str]]) -> str | None:
 
 def processor() -> str:
     """What tells processors apart: code for one may not run on another that shares the disk."""
+    return f"{platform.machine()} {told_of_processor('flags') or platform.processor()}"
+
+
+def told_of_processor(what: str) -> str:
+    """What Linux says of the first processor, such as its `model name`; elsewhere nothing."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
-        return f"{platform.machine()} {platform.processor()}"
-    return platform.machine() + next((line for line in lines if line.startswith("flags")), "")
+        return ""
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(what)), "")
