@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from algd.algorithms import presets
+from algd.networks.numpy_policy import NumpyPolicy
 from algd.objectives.dual_ascent import episode_violation
-from algd.types import Budget, EnvSpec
+from algd.objectives.lagrangians import augmented_lagrangian
+from algd.types import Budget, EnvSpec, Transition
 
 SMALL = {"critic_hidden": 4, "score_hidden": 4, "embedding": 2}
 
@@ -80,3 +82,45 @@ def test_short_episodes_weigh_by_their_steps_and_running_ones_not_at_all():
     cost = jnp.array([[2.0], [0.0], [50.0], [9.0]])
     violation = episode_violation(cost, jnp.array([10, 20, 5, 0]), limit, unit)
     np.testing.assert_allclose(violation, [10.0 * 0.5 + 20.0 * -0.5 + 5.0 * 2.0])
+
+
+def test_a_multiplier_below_zero_is_a_higher_limit():
+    """From lam = -1 on, an action that costs less than twice the limit is weighed by its reward
+    alone; one that costs more is not."""
+    algorithm, state, _ = begun([Budget(10.0)])
+    assert float(state.dual.lam[0]) == -1.0
+    lagrangian = lambda cost: augmented_lagrangian(  # noqa: E731
+        jnp.zeros(()), jnp.full(1, cost), state.dual.lam, jnp.ones(1), algorithm.rho
+    )
+    assert float(lagrangian(1.9)) == float(lagrangian(0.0))
+    assert float(lagrangian(2.1)) > float(lagrangian(0.0))
+
+
+def test_the_average_of_the_score_network_acts():
+    """By hand: it follows each step of the network by its share, and both forms act by it."""
+    algorithm = replace(presets()["algd-scaled"], **SMALL, averaging=0.75, policy_every=1)
+    spec = EnvSpec(2, (-1.0,), (1.0,), (Budget(10.0),), 100)
+    state = algorithm.init(spec, jax.random.key(0))
+    rows = jax.random.normal(jax.random.key(1), (8, 2))
+    batch = Transition(
+        obs=rows,
+        action=jnp.zeros((8, 1)),
+        reward=rows[:, 0],
+        cost=jnp.ones((8, 1)),
+        next_obs=-rows,
+        terminated=jnp.zeros(8, bool),
+        truncated=jnp.zeros(8, bool),
+        goal_met=jnp.zeros(8, bool),
+        margin=jnp.zeros((8, 1)),
+        extras={},
+    )
+    expected = state.average
+    for i in range(3):
+        state, _ = algorithm.update(state, batch, jax.random.key(i))
+        expected = jax.tree.map(lambda old, new: 0.75 * old + 0.25 * new, expected, state.score)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), state.average, expected)
+    last = replace(state, average=state.score)
+    act = lambda state: algorithm.act(state, rows[0], jax.random.key(0), "deterministic")[0]  # noqa: E731
+    assert float(abs(act(state) - act(last))[0]) > 0.0
+    portable = NumpyPolicy(algorithm.portable(state)).predict(np.asarray(rows[0]))
+    np.testing.assert_allclose(portable, act(state), atol=1e-5)

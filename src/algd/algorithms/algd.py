@@ -50,7 +50,7 @@ from algd.objectives.dual_ascent import (
 )
 from algd.objectives.lagrangians import energy_of
 from algd.objectives.multipliers import Dual
-from algd.objectives.td_targets import clipped_value, pessimistic_cost
+from algd.objectives.td_targets import clipped_value, pessimistic_cost, polyak
 from algd.types import (
     EnvSpec,
     Members,
@@ -58,6 +58,7 @@ from algd.types import (
     Mode,
     NonNegative,
     Positive,
+    Share,
     Transition,
     When,
     Width,
@@ -69,6 +70,8 @@ class State(PrimalDualState):
 
     score: ScoreNetwork
     score_moments: tuple
+    average: ScoreNetwork | None
+    """The score network averaged over its gradient steps, which acts; None if the last one does."""
 
 
 class Draws(NamedTuple):
@@ -101,6 +104,9 @@ class ALGD(PrimalDualOptions):
     beta_rate: Annotated[Positive, When("temperature", ("learnt",))] = 3e-3
     """Adam step size of the temperature's logarithm."""
 
+    averaging: Share = 0.0
+    """Weight of the past in the running average of the score network that acts; 0: the last one
+    acts."""
     policy_every: int = 1
     """Gradient rounds of the critics for one of the score network."""
 
@@ -169,6 +175,7 @@ class ALGD(PrimalDualOptions):
         return State(
             score=score,
             score_moments=init_moments(score),
+            average=jax.tree.map(jnp.copy, score) if self.averaging else None,
             dual=self._dual.init(jnp.full(len(spec.budgets), self.initial_lam, jnp.float32)),
             temperature=Temperature.create(self.beta) if self.temperature == "learnt" else None,
             **init_critics(self, spec, q_key, qc_key),
@@ -183,7 +190,7 @@ class ALGD(PrimalDualOptions):
             normal = jnp.zeros_like(normal)
         bounding = self.bounding(state)
         seen = standardised(state, obs)
-        latents = self.chain(state.score, seen, normal[0], normal[1:], bounding)
+        latents = self.chain(self._acting(state), seen, normal[0], normal[1:], bounding)
         return jnp.clip(bounding.action(latents[-1]), state.low, state.high), {}
 
     assess = critic_learning.assess
@@ -194,8 +201,8 @@ class ALGD(PrimalDualOptions):
         schedule, scales = self.schedule
         normal = self.head == "gaussian"
         policy = Diffusion(
-            network=of_layers(folded(state.score, state.units).layers, "relu"),
-            embedding=np.asarray(state.score.time_embedding),
+            network=of_layers(folded(self._acting(state), state.units).layers, "relu"),
+            embedding=np.asarray(self._acting(state).time_embedding),
             drift=schedule.delta_sigma2.astype(np.float32),
             scales=scales.astype(np.float32),
             start=float(schedule.sigmas[-1]),
@@ -224,7 +231,7 @@ class ALGD(PrimalDualOptions):
         """TD targets at an action of the policy, one Adam step for each ensemble."""
         bounding = self.bounding(state)
         noise = (draws.next_start, draws.next_noise)
-        chain = self.chain(state.score, batch.next_obs, *noise, bounding)
+        chain = self.chain(self._acting(state), batch.next_obs, *noise, bounding)
         return critic_step(self, state, batch, bounding.action(chain[-1]))
 
     def _policy_step(self, state: State, batch: Transition, draws: Draws) -> tuple[State, Metrics]:
@@ -236,7 +243,7 @@ class ALGD(PrimalDualOptions):
             return {name: getattr(after, name) for name in own}, of_score | of_dual
 
         # Only what the step changes: the compiler copies the rest in the rounds without one.
-        learnt = ("score", "score_moments", "temperature", "dual")
+        learnt = ("score", "score_moments", "average", "temperature", "dual")
         own = {name: getattr(state, name) for name in learnt}
         if self.policy_every == 1:
             own, metrics = step(own)
@@ -301,6 +308,8 @@ class ALGD(PrimalDualOptions):
             aim = self.entropy_per_action * action.shape[-1]
             temperature = temperature.step(-entropy, aim, self.beta_rate)
         state = replace(state, score=score, score_moments=moments, temperature=temperature)
+        if state.average is not None:
+            state = replace(state, average=polyak(state.average, score, 1.0 - self.averaging))
         return state, qc, metrics
 
     def feedback(
@@ -313,6 +322,9 @@ class ALGD(PrimalDualOptions):
         return feedback(self, self._dual, state, episode_costs, ended)
 
     # --- the policy ---------------------------------------------------------------------------
+
+    def _acting(self, state: State) -> ScoreNetwork:
+        return state.score if state.average is None else state.average
 
     def bounding(self, state: State) -> Bounding:
         """How this task's action stays in its box."""
@@ -508,12 +520,14 @@ SCALED = ALGD(
     head="gaussian",
     sigma_min=0.05,
     temperature="learnt",
+    entropy_per_action=-1.0,
     beta=0.02,
     score_weight=0.0,
     dual="projected",
     dual_signal="episodes",
     dual_rate=1e-4,
-    initial_lam=0.0,
+    lam_floor=-1.0,
+    initial_lam=-1.0,
 )
 """Units that scale themselves, batch-normalised critics, a learnt temperature, a multiplier that
 follows what episodes cost; docs/results.md says what was measured with it."""

@@ -22,7 +22,7 @@ from algd.objectives.critic_learning import (
 from algd.objectives.lagrangians import Energy, energy_of
 from algd.objectives.multipliers import Dual, DualName, dual_rule
 from algd.objectives.td_targets import clipped_value, pessimistic_cost
-from algd.types import Fraction, Gains, Metrics, NonNegative, Positive, When
+from algd.types import Fraction, Gains, Metrics, Positive, When
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,8 +50,9 @@ class PrimalDualOptions(CriticOptions):
     `projected` and `episodes`: a limit above the budget, for critics that expect too much."""
     pid: Annotated[Gains, When("dual", ("pid",))] = (0.05, 0.0005, 0.1)
     """Gains of the PID rule: proportional, integral, derivative."""
-    initial_lam: NonNegative = 0.6931
-    """The multiplier before the first step."""
+    initial_lam: float = 0.6931
+    """The multiplier before the first step; below zero, as `lam_floor`, the reward is learnt first
+    and the limit comes down to the budget as episodes cost too much."""
     dual_actions: Literal["replay", "policy"] = "replay"
     """Whether the critics' violation is that of the buffer's actions or the current policy's."""
 

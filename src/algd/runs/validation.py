@@ -45,8 +45,15 @@ def check_hyperparameters(algorithm: Any) -> None:
                 f"but {values[low]} is more than {values[high]}."
             )
     # Without a choice of rule the multiplier lives in log space.
-    if values.get("dual", "log-adam") == "log-adam" and values.get("initial_lam") == 0:
+    initial_lam = values.get("initial_lam", 1.0)
+    if values.get("dual", "log-adam") == "log-adam" and initial_lam <= 0:
         raise UserError("--initial-lam must be above 0: a logarithm follows the multiplier.")
+    hinged = (values.get("energy"), values.get("dual_signal")) == ("augmented", "episodes")
+    if initial_lam < 0 and not hinged:
+        raise UserError(
+            "--initial-lam may be below 0 only where it is a higher limit: with --energy augmented "
+            f"and --dual-signal episodes; it is {initial_lam}."
+        )
 
 
 def check_effect(before: Any, chosen: Any) -> None:
