@@ -192,3 +192,24 @@ def test_summary_of_episodes():
     assert summary["cost"]["relative"] == 1.0
     assert summary["cost"]["violation_rate"] == 0.5
     assert summary["cost"]["critics"] == {"bias": 5.0, "ratio": 2.0, "rms": np.sqrt(26.0)}
+
+
+def test_returns_between_random_and_unconstrained():
+    assert stats.normalised_return(-10.0, random=-10.0, reference=30.0) == 0.0
+    assert stats.normalised_return(30.0, random=-10.0, reference=30.0) == 1.0
+    assert stats.normalised_return(0.0, random=-10.0, reference=30.0) == 0.25
+
+
+def test_the_mean_excess_over_all_and_over_violating_episodes():
+    costs = [0.0, 20.0, 30.0, 40.0]
+    assert stats.normalised_excess(costs, 20.0) == pytest.approx(np.mean([-1.0, 0.0, 0.5, 1.0]))
+    assert stats.normalised_excess(costs, 20.0, violating=True) == pytest.approx(0.75)
+    assert np.isnan(stats.normalised_excess([20.0], 20.0, violating=True))
+
+
+@pytest.mark.parametrize(
+    ("costs", "since"),
+    [([9, 30, 5, 5], 3), ([9, 5, 5, 5], 1), ([9, 5, 30, 10], 4), ([5, 5, 5, 11], np.inf)],
+)
+def test_the_budget_is_kept_for_good_from_then_on(costs, since):
+    assert stats.time_to_safety(np.arange(1, 5), np.array(costs), 10.0) == since

@@ -188,6 +188,26 @@ def share_over(costs: Values, limit: float) -> float:
     return float((np.asarray(costs) > limit).mean())
 
 
+def normalised_return(value: float, random: float, reference: float) -> float:
+    """0 for the return of a random policy, 1 for that of the unconstrained reference."""
+    return (value - random) / (reference - random)
+
+
+def normalised_excess(costs: Values, limit: float, violating: bool = False) -> float:
+    """The mean of (C - d) / d over all episodes, or over those above the budget; NaN if none is."""
+    excess = np.asarray(costs, float) / limit - 1.0
+    counted = excess[excess > 0.0] if violating else excess
+    return float(counted.mean()) if len(counted) else float("nan")
+
+
+def time_to_safety(times: Values, costs: Values, limit: float) -> float:
+    """The first time (steps, episodes) from which on every cost keeps the budget; infinite if the
+    last one does not."""
+    over = np.flatnonzero(np.asarray(costs) > limit)
+    first = int(over[-1]) + 1 if len(over) else 0
+    return float(times[first]) if first < len(times) else float("inf")
+
+
 def feasible_return(returns: Values, costs: Values, limit: float) -> float:
     """The mean return of the runs that keep the budget; NaN if none does."""
     kept = np.asarray(returns)[np.asarray(costs) <= limit]
