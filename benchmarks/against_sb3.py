@@ -17,9 +17,10 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import gymnasium
+from gymnasium.envs.registration import EnvSpec
 
 from algd.algorithms import preset
 from algd.envs import find
@@ -95,7 +96,7 @@ def theirs(env: str, seconds: float) -> float:
 
     agent = SAC(
         "MlpPolicy",
-        gymnasium.make(find(env)),
+        gymnasium.make(cast(EnvSpec, find(env))),
         batch_size=BATCH,
         policy_kwargs={"net_arch": [WIDTH, WIDTH]},
         train_freq=1,

@@ -162,7 +162,7 @@ def states_before_hazard(count: int, seed: int = 0) -> Float[np.ndarray, "count 
     state["goal"], state["goal_angle"] = -RING_RADIUS * gap, state["heading"]
     state["goal_distance"] = np.linalg.norm(state["goal"] - state["position"], axis=1)
     environments.restore_state(state)
-    return environments.step(np.full((count, 2), 0.6, np.float32)).obs
+    return np.asarray(environments.step(np.full((count, 2), 0.6, np.float32)).obs)
 
 
 def drawn_actions(
