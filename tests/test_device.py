@@ -394,13 +394,13 @@ def test_what_lacks_a_part_of_the_protocol_is_told_which():
 
 def test_the_environment_of_the_guide_is_trained_on(tmp_path, monkeypatch, capsys):
     page = (ROOT / "docs" / "own_environment.md").read_text()
-    found = re.search(r"```python title=\"corridor.py\"\n(.*?)```", page, re.DOTALL)
+    found = re.search(r"```python title=\"corridor_in_jax.py\"\n(.*?)```", page, re.DOTALL)
     assert found
-    (tmp_path / "corridor.py").write_text(found[1])
+    (tmp_path / "corridor_in_jax.py").write_text(found[1])
     monkeypatch.chdir(tmp_path)
     sizes = " ".join(f"--{k.replace('_', '-')} {v}" for k, v in tiny("ppo-lag").items())
     options = "--steps 100 --envs 2 --eval-every 100 --eval-episodes 3 --quiet --out run"
-    main(f"train --env corridor:Corridor {options} ppo-lag {sizes}".split())
+    main(f"train --env corridor_in_jax:Corridor {options} ppo-lag {sizes}".split())
     run = Run(tmp_path / "run")
     assert run.config()["settings"]["loop"] == "device"
     assert run.rows("eval")[-1]["length"] == 50

@@ -151,7 +151,9 @@ def test_it_stays_finite_repeats_and_survives_a_file(name, tmp_path):
     for leaf in jax.tree.leaves((states, metrics)):
         assert leaf.shape[0] == SEEDS
         assert np.isfinite(leaf).all()
-    assert (metrics["lam"] >= 0).all()
+    # Below zero only where that is meant, as a limit above the budget.
+    slack = getattr(presets()[name], "initial_lam", 0.0) < 0
+    assert slack or (metrics["lam"] >= 0).all()
     assert (metrics["violation"] >= 0).all()
     assert not same(*(of_seed(states, i) for i in range(SEEDS)))
 

@@ -70,7 +70,7 @@ class State(PrimalDualState):
 
     score: ScoreNetwork
     score_moments: tuple
-    average: ScoreNetwork | None
+    average: ScoreNetwork | None = None
     """The score network averaged over its gradient steps, which acts; None if the last one does."""
 
 
