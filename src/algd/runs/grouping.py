@@ -101,7 +101,8 @@ def _checked_config(run: Evidence, unfinished: bool) -> dict[str, Any]:
     try:
         steps = check_config(config).steps
     except UserError as error:
-        raise UserError(f"{run.place}: {error}") from error
+        file = run.config_path if isinstance(run, Run) else run.place
+        raise UserError(f"{file}: {error}") from error
     last = max((row["step"] for row in run.rows("eval")), default=None)
     if last is None:
         raise UserError(f"{run.place} has no evaluation yet.")
