@@ -132,15 +132,15 @@ def tally_step(
     over = xp.where(cost_so_far > np.array([b.limit for b in spec.budgets]), 1.0, 0.0)
     ends = result.terminated | result.truncated
     tally = Tally(
-        ended=ends.sum(),
+        ended=xp.sum(ends),
         ended_return=xp.where(ends, returns, 0.0).sum(),
         ended_length=xp.where(ends, length, 0).sum(),
         ended_cost=xp.where(ends[:, None], cost_so_far, 0.0).sum(axis=0),
         ended_over=xp.where(ends[:, None], over, 0.0).sum(axis=0),
-        total_episodes=ends.sum(),
+        total_episodes=xp.sum(ends),
         total_cost=cost.sum(axis=0),
         total_unsafe_steps=xp.where(cost > 0, 1.0, 0.0).sum(axis=0),
-        dropped=(~keep).sum(),
+        dropped=xp.sum(~keep),
     )
     return forgotten(Running(returns, plain, discounted, length), ends, xp), tally, cost_so_far
 
