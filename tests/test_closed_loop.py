@@ -11,6 +11,7 @@ from algd.algorithms import presets
 from algd.networks.numpy_policy import NumpyPolicy
 from algd.objectives.dual_ascent import episode_violation
 from algd.objectives.lagrangians import augmented_lagrangian
+from algd.objectives.multipliers import ProjectedState
 from algd.types import Budget, EnvSpec, Transition
 
 SMALL = {"critic_hidden": 4, "score_hidden": 4, "embedding": 2}
@@ -94,6 +95,13 @@ def test_a_multiplier_below_zero_is_a_higher_limit():
     )
     assert float(lagrangian(1.9)) == float(lagrangian(0.0))
     assert float(lagrangian(2.1)) > float(lagrangian(0.0))
+
+
+def test_a_limit_has_no_unit_of_return():
+    """Above zero the multiplier weighs cost against return and moves with their units; below zero
+    it is a limit, and stays."""
+    lam = ProjectedState(jnp.array([-0.5, 0.0, 2.0])).scaled(jnp.full(3, 0.1)).lam
+    np.testing.assert_allclose(lam, [-0.5, 0.0, 0.2])
 
 
 def test_the_average_of_the_score_network_acts():

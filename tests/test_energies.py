@@ -25,6 +25,20 @@ def test_gradient_in_the_cost_is_the_bracket(case):
     np.testing.assert_allclose(grad, np.maximum(lam + rho * (qc - LIMIT), 0), rtol=1e-5, atol=1e-6)
 
 
+def test_a_capped_penalty_is_the_same_square_and_then_a_straight_line(case):
+    """Its gradient in the cost is the bracket up to the cap; below it, nothing has changed."""
+    q, qc, lam, rho = case
+    cap = 0.8
+    value, grad = jax.value_and_grad(augmented_lagrangian, argnums=1)(q, qc, lam, LIMIT, rho, cap)
+    bracket = np.maximum(lam + rho * (qc - LIMIT), 0)
+    np.testing.assert_allclose(grad, np.minimum(bracket, lam + cap), rtol=1e-5, atol=1e-6)
+    # By integration over the cost, from where the bracket is zero.
+    grid = [np.linspace(0.0, end, 20_001) for end in bracket]
+    area = [np.trapezoid(np.minimum(x, one + cap), x) for x, one in zip(grid, lam, strict=True)]
+    expected = -float(q) + sum(area) / rho - float(jnp.sum(lam**2)) / (2 * rho)
+    np.testing.assert_allclose(value, expected, rtol=1e-4, atol=1e-4)
+
+
 def test_gradient_in_the_multiplier(case):
     q, qc, lam, rho = case
     grad = jax.grad(augmented_lagrangian, argnums=2)(q, qc, lam, LIMIT, rho)

@@ -70,16 +70,29 @@ def close(ours, library):
     assert np.abs(ours - library).max() < 1e-5
 
 
+def chosen_alike(case, ours, rows=slice(None)):
+    """The same actions; of several candidates another one only if it is as good to rounding."""
+    library, data = case.certain[rows], case.policy.portable.data
+    if not getattr(data.policy, "candidates", 0):
+        close(ours, library)
+        return
+    assert ours.shape == library.shape
+    others = np.abs(ours - library).max(axis=1) > 1e-5
+    assert others.mean() < 0.02
+    energies = (data.critics(case.rows[rows][others], x[others]) for x in (ours, library))
+    np.testing.assert_allclose(*energies, rtol=1e-5, atol=1e-5)
+
+
 def test_numpy_gives_the_librarys_actions(case):
     policy = case.policy.portable
     close(policy.from_noise(case.rows, case.noise), case.sampled)
     # Random parameters must not drive everything to the corners of the box.
     assert np.std(case.sampled) > 0.05
     if not case.draws_always:
-        close(policy.predict(case.rows), case.certain)
+        chosen_alike(case, policy.predict(case.rows))
         one_by_one = np.stack([policy.predict(row) for row in case.rows[:50]])
-        close(one_by_one, case.certain[:50])
-        close(case.policy.predict(case.rows[7]), case.certain[7])
+        chosen_alike(case, one_by_one, slice(50))
+        chosen_alike(case, case.policy.predict(case.rows[7])[None], slice(7, 8))
 
 
 def test_numpy_chooses_the_librarys_best(case):
@@ -107,7 +120,7 @@ def test_onnx_gives_the_librarys_actions(case, tmp_path):
     if not case.draws_always:
         session = onnxruntime.InferenceSession(tmp_path / "out" / "policy.onnx")
         (action,) = session.run(None, {"observation": case.rows})
-        close(action, case.certain)
+        chosen_alike(case, action)
         with pytest.raises(Exception, match=r"[Ii]nvalid dimensions|INVALID_ARGUMENT"):
             session.run(None, {"observation": case.rows[:, 1:]})
 

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from algd.networks.adam import adam_step, init_moments
 from algd.networks.gaussian import Temperature
 from algd.networks.layers import bfloat16_product
-from algd.networks.numpy_policy import Diffusion, PolicyData
+from algd.networks.numpy_policy import CANDIDATES, Diffusion, PolicyData, fixed_noise
 from algd.networks.portable import folded, of_layers
 from algd.networks.score import ScoreNetwork
 from algd.objectives import critic_learning, dual_ascent
@@ -130,8 +130,9 @@ class ALGD(PrimalDualOptions):
         "unclipped"
     )
     """Whether Monte Carlo actions of `tanh` and `clip` are cut to the action box."""
-    deterministic: Literal["zero-noise", "sample"] = "zero-noise"
-    """What mode="deterministic" does: the chain from zero without noise, or an ordinary draw."""
+    deterministic: Literal["zero-noise", "sample", "best"] = "zero-noise"
+    """What mode="deterministic" does: the chain from zero without noise, an ordinary draw, or of
+    sixteen chains with the same noise for ever the one whose end has the lowest energy."""
 
     head: Literal["score", "gaussian"] = "score"
     """What the network says at each level: the score itself, or mean and deviation of a normal
@@ -185,13 +186,25 @@ class ALGD(PrimalDualOptions):
         self, state: State, obs: Float[Array, " obs"], key: PRNGKeyArray, mode: Mode
     ) -> tuple[Float[Array, " action"], dict[str, Array]]:
         """The end of a reverse chain."""
-        normal = jax.random.normal(key, (1 + self.denoise_steps, state.low.shape[0]))
+        shape = (1 + self.denoise_steps, state.low.shape[0])
+        if mode == "deterministic" and self.deterministic == "best":
+            actions = self._ends(state, obs, jnp.asarray(fixed_noise(CANDIDATES, *shape)))
+            energies = jax.vmap(lambda action: self.objective(state, obs, action))(actions)
+            return actions[jnp.argmin(energies)], {}
+        normal = jax.random.normal(key, shape)
         if mode == "deterministic" and self.deterministic == "zero-noise":
             normal = jnp.zeros_like(normal)
+        return self._ends(state, obs, normal[None])[0], {}
+
+    def _ends(
+        self, state: State, obs: Float[Array, " obs"], normal: Float[Array, "chains levels action"]
+    ) -> Float[Array, "chains action"]:
+        """Where chains with these standard normal numbers end."""
         bounding = self.bounding(state)
-        seen = standardised(state, obs)
-        latents = self.chain(self._acting(state), seen, normal[0], normal[1:], bounding)
-        return jnp.clip(bounding.action(latents[-1]), state.low, state.high), {}
+        seen = jnp.broadcast_to(standardised(state, obs), (len(normal), *obs.shape))
+        by_level = jnp.moveaxis(normal, 0, 1)
+        latents = self.chain(self._acting(state), seen, by_level[0], by_level[1:], bounding)
+        return jnp.clip(bounding.action(latents[-1]), state.low, state.high)
 
     assess = critic_learning.assess
     objective = dual_ascent.objective
@@ -208,6 +221,7 @@ class ALGD(PrimalDualOptions):
             start=float(schedule.sigmas[-1]),
             squash="clip" if self.bounds == "clip" else "tanh",
             always_sampled=self.deterministic == "sample",
+            candidates=CANDIDATES if self.deterministic == "best" else 0,
             levels=schedule.sigmas.astype(np.float32) if normal else None,
             log_bounds=np.asarray(LOG_DEVIATION_BOUNDS, np.float32) if normal else None,
         )
@@ -417,8 +431,8 @@ class ALGD(PrimalDualOptions):
 
         def total(qs: Array, qcs: Array) -> tuple[Array, tuple[Array, Array]]:
             q, qc = clipped_value(qs[..., 0]), pessimistic_cost(qcs, self.cost_spread)
-            energy = lambda q, qc: energy_of(self.energy, q, qc, lam, limit, self.rho)  # noqa: E731
-            energies = jax.vmap(jax.vmap(energy))(q, qc)
+            how = (lam, limit, self.rho, self.penalty_cap)
+            energies = jax.vmap(jax.vmap(lambda q, qc: energy_of(self.energy, q, qc, *how)))(q, qc)
             # Rows do not interact: the gradient of the sum is each row's own gradient.
             return jnp.sum(energies), (energies, qc)
 

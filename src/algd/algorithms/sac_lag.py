@@ -152,7 +152,8 @@ class SACLag(PrimalDualOptions, SoftActorOptions):
             action, log_prob = sample(self, actor, batch.obs, draws.noise, box)
             q = clipped_value(q_critics(batch.obs, action)[..., 0])
             qc = pessimistic_cost(qc_critics(batch.obs, action), self.cost_spread)
-            energies = jax.vmap(lambda q, qc: energy_of(energy, q, qc, weights, limit, self.rho))
+            how = (weights, limit, self.rho, self.penalty_cap)
+            energies = jax.vmap(lambda q, qc: energy_of(energy, q, qc, *how))
             return scale * jnp.mean(alpha * log_prob + energies(q, qc)), (log_prob, qc)
 
         (policy_loss, (log_prob, qc_policy)), grads = jax.value_and_grad(loss, has_aux=True)(

@@ -8,10 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from algd.networks.numpy_policy import MOST_CANDIDATES
+from algd.networks.numpy_policy import CANDIDATES, MOST_CANDIDATES
 from algd.types import Algorithm, Assessment, Choice, RanksActions, UserError
-
-CANDIDATES = 16
 
 
 @partial(jax.jit, static_argnames=("algorithm", "mode", "candidates"))

@@ -18,7 +18,7 @@ Mode = Literal["deterministic", "sampled", "best"]
 MODES = get_args(Mode)
 Squash = Literal["tanh", "clip"]
 Objective = Literal["plain", "augmented", "reward", "reachability"]
-MOST_CANDIDATES = 10_000
+CANDIDATES, MOST_CANDIDATES = 16, 10_000
 FLOOR = np.zeros((), np.float32)
 
 
@@ -52,7 +52,8 @@ class Diffusion:
     """A reverse diffusion: `network` maps `[obs, action, embedding[k]]` to a score, `drift` and
     `scales` are what level k moves and adds, `start` is the noise that the chain starts from. With
     `levels`, the noise of each level, the network gives mean and log-deviation of a normal density,
-    whose smoothed score is taken; `log_bounds` cut the latter."""
+    whose smoothed score is taken; `log_bounds` cut the latter. The deterministic action is that of
+    a chain without noise, or the best of so many `candidates` with fixed noise."""
 
     network: Network
     embedding: np.ndarray
@@ -61,6 +62,7 @@ class Diffusion:
     start: float
     squash: Squash
     always_sampled: bool = False
+    candidates: int = 0
     levels: np.ndarray | None = None
     log_bounds: np.ndarray | None = None
 
@@ -94,6 +96,7 @@ class Critics:
     limit: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(1, np.float32))
     rho: float = 1.0
     spread: float = 0.0
+    cap: float = 0.0
     multiplier: Network | None = None
     multiplier_bound: float = 0.0
 
@@ -112,7 +115,8 @@ class Critics:
         if self.objective == "plain":
             return -q + (self.lam * (qc - self.limit)).sum(axis=1)
         active = np.maximum(self.lam + self.rho * (qc - self.limit), 0)
-        return -q + (active**2 - self.lam**2).sum(axis=1) / (2 * self.rho)
+        bent = np.minimum(active, np.maximum(self.lam, 0) + self.cap) if self.cap else active
+        return -q + ((2 * active - bent) * bent - self.lam**2).sum(axis=1) / (2 * self.rho)
 
     def _statewise(self, obs: np.ndarray) -> np.ndarray:
         if self.multiplier is None:
@@ -147,6 +151,14 @@ class PolicyData:
         return rows, len(self.low)
 
 
+def fixed_noise(chains: int, levels: int, size: int) -> np.ndarray:
+    """The same standard normal numbers for ever; the first chain has none."""
+    # The old generator: its numbers are promised not to change with NumPy's version.
+    noise = np.random.RandomState(0).standard_normal((chains, levels, size))
+    noise[0] = 0.0
+    return noise.astype(np.float32)
+
+
 class NumpyPolicy:
     """Acts like the policy that was exported. One object serves one thread: it reuses memory."""
 
@@ -161,7 +173,9 @@ class NumpyPolicy:
         with np.load(path, allow_pickle=False) as archive:
             return cls(rebuilt(PolicyData, {name: archive[name] for name in archive.files}), seed)
 
-    def predict(self, obs: Any, mode: Mode = "deterministic", candidates: int = 16) -> np.ndarray:
+    def predict(
+        self, obs: Any, mode: Mode = "deterministic", candidates: int = CANDIDATES
+    ) -> np.ndarray:
         """The action for one observation, or a row of actions for a batch of them.
 
         `best` draws so many candidates and takes the one that the critics like best.
@@ -175,12 +189,17 @@ class NumpyPolicy:
         if not np.isfinite(array).all():
             raise ValueError("The observation has numbers that are infinite or not a number.")
         rows = array if array.ndim == 2 else array[None]
-        if mode == "best":
-            actions = self._best(rows, candidates)
-        elif mode in MODES:
-            actions = self.from_noise(rows, self._noise(len(rows), mode))
-        else:
+        if mode not in MODES:
             raise ValueError(f"The mode is deterministic, sampled or best, not {mode!r}.")
+        fixed = getattr(self.data.policy, "candidates", 0)
+        if mode == "best":
+            noise = self._noise(len(rows) * self._checked(candidates), "sampled")
+            actions = self._best(rows, noise)
+        elif mode == "deterministic" and fixed:
+            noise = fixed_noise(fixed, *self.data.noise_shape)
+            actions = self._best(rows, np.tile(noise, (len(rows), 1, 1)))
+        else:
+            actions = self.from_noise(rows, self._noise(len(rows), mode))
         return actions if array.ndim == 2 else actions[0]
 
     def from_noise(self, rows: np.ndarray, noise: np.ndarray | None) -> np.ndarray:
@@ -195,15 +214,20 @@ class NumpyPolicy:
             return None
         return self.generator.standard_normal((count, *self.data.noise_shape), np.float32)
 
-    def _best(self, rows: np.ndarray, candidates: int) -> np.ndarray:
-        if self.data.critics is None:
-            raise ValueError("This policy has no critic of actions: it cannot choose the best.")
+    def _checked(self, candidates: int) -> int:
         if not 1 <= candidates <= MOST_CANDIDATES:
             raise ValueError(
                 f"From 1 to {MOST_CANDIDATES:,} candidates can be chosen from, not {candidates}."
             )
+        return candidates
+
+    def _best(self, rows: np.ndarray, noise: np.ndarray | None) -> np.ndarray:
+        """Of equally many chains for each row, those whose ends the critics like best."""
+        if self.data.critics is None or noise is None:
+            raise ValueError("This policy has no critic of actions: it cannot choose the best.")
+        candidates = len(noise) // len(rows)
         repeated = np.repeat(rows, candidates, axis=0)
-        actions = self.from_noise(repeated, self._noise(len(repeated), "sampled"))
+        actions = self.from_noise(repeated, noise)
         ranks = self.data.critics(repeated, actions).reshape(len(rows), candidates)
         chosen = np.arange(len(rows)) * candidates + ranks.argmin(axis=1)
         return actions[chosen]

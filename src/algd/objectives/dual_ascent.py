@@ -22,7 +22,7 @@ from algd.objectives.critic_learning import (
 from algd.objectives.lagrangians import Energy, energy_of
 from algd.objectives.multipliers import Dual, DualName, dual_rule
 from algd.objectives.td_targets import clipped_value, pessimistic_cost
-from algd.types import Fraction, Gains, Metrics, Positive, When
+from algd.types import Fraction, Gains, Metrics, NonNegative, Positive, When
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +34,9 @@ class PrimalDualOptions(CriticOptions):
     (LGD, SAC+Lag), or -Q alone (no constraint)."""
     rho: Annotated[Positive, When("energy", ("augmented",))] = 1.0
     """Strength of the quadratic penalty in L_A; CAL's convexity c."""
+    penalty_cap: Annotated[NonNegative, When("energy", ("augmented",))] = 0.0
+    """How far above the multiplier the penalty of an action may raise the weight of its cost; from
+    there on it grows as a straight line. 0: without bound (paper)."""
 
     dual: DualName = "log-adam"
     """Rule of the multiplier: projected ascent (paper), Adam, Adam on its logarithm, or PID."""
@@ -131,7 +134,8 @@ def objective(
     inputs = (standardised(state, obs)[None], action[None])
     q = clipped_value(q_critics(*inputs)[:, 0, 0])
     qc = pessimistic_cost(qc_critics(*inputs)[:, 0], options.cost_spread)
-    return energy_of(options.energy, q, qc, state.dual.lam, limit, options.rho)
+    how = (options.rho, options.penalty_cap)
+    return energy_of(options.energy, q, qc, state.dual.lam, limit, *how)
 
 
 def portable(
@@ -149,5 +153,6 @@ def portable(
         np.asarray(limit),
         options.rho,
         options.cost_spread,
+        options.penalty_cap,
     )
     return numpy_policy.PolicyData(policy, critics, np.asarray(state.low), np.asarray(state.high))

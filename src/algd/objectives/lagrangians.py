@@ -15,10 +15,11 @@ def energy_of(
     lam: Float[Array, " constraints"],
     limit: Float[Array, " constraints"],
     rho: float,
+    cap: float = 0.0,
 ) -> Float[Array, ""]:
     """The energy of that name; that of the return alone is -Q."""
     if name == "augmented":
-        return augmented_lagrangian(q, qc, lam, limit, rho)
+        return augmented_lagrangian(q, qc, lam, limit, rho, cap)
     return lagrangian(q, qc, lam, limit) if name == "plain" else -q
 
 
@@ -38,7 +39,16 @@ def augmented_lagrangian(
     lam: Float[Array, " constraints"],
     limit: Float[Array, " constraints"],
     rho: float,
+    cap: float = 0.0,
 ) -> Float[Array, ""]:
-    r"""$L_A = -Q + \sum_i ([\lambda_i + \rho (Q_{c,i} - h_i)]_+^2 - \lambda_i^2) / 2\rho$."""
+    r"""$L_A = -Q + \sum_i ([\lambda_i + \rho (Q_{c,i} - h_i)]_+^2 - \lambda_i^2) / 2\rho$.
+
+    With a `cap` the cost's weight $[\lambda + \rho (Q_c - h)]_+$ rises to $[\lambda]_+$ + cap and
+    no further: from there on the square goes on as a straight line.
+    """
     active = jnp.maximum(lam + rho * (qc - limit), 0.0)
-    return -q + jnp.sum(active**2 - lam**2) / (2.0 * rho)
+    square = active**2
+    if cap:
+        bent = jnp.minimum(active, jnp.maximum(lam, 0.0) + cap)
+        square = (2.0 * active - bent) * bent
+    return -q + jnp.sum(square - lam**2) / (2.0 * rho)

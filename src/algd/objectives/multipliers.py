@@ -30,8 +30,9 @@ class ProjectedState(eqx.Module):
     lam: PerConstraint
 
     def scaled(self, factor: PerConstraint) -> "ProjectedState":
-        """The multiplier in another unit of return over cost."""
-        return ProjectedState(self.lam * factor)
+        """The multiplier in another unit of return over cost; below zero it is a limit, which has
+        no such unit."""
+        return ProjectedState(jnp.where(self.lam > 0.0, self.lam * factor, self.lam))
 
 
 @dataclass(frozen=True)
