@@ -21,7 +21,7 @@ from algd.training.updates import CPU_OPTIONS, gradient_rounds
 ROUNDS = 12
 
 
-@pytest.mark.parametrize("name", ["algd-code", "algd-scaled", "cal-algd", "sac-lag", "hj"])
+@pytest.mark.parametrize("name", ["algd-code", "algd", "cal-algd", "sac-lag", "hj"])
 def test_gradient_rounds(benchmark, name):
     """At the paper's sizes, minibatch sampling included."""
     algorithm = at_paper_sizes(presets()[name])

@@ -19,7 +19,7 @@ SMALL = {"critic_hidden": 4, "score_hidden": 4, "embedding": 2}
 
 def begun(budgets, **options):
     """A small learner behind its first round, and its rule as a function of episodes."""
-    algorithm = replace(presets()["algd-scaled"], **SMALL, **options)
+    algorithm = replace(presets()["algd"], **SMALL, **options)
     spec = EnvSpec(2, (-1.0,), (1.0,), tuple(budgets), 100)
     state = algorithm.init(spec, jax.random.key(0))
     feedback = jax.jit(algorithm.feedback)
@@ -106,7 +106,7 @@ def test_a_limit_has_no_unit_of_return():
 
 def test_the_average_of_the_score_network_acts():
     """By hand: it follows each step of the network by its share, and both forms act by it."""
-    algorithm = replace(presets()["algd-scaled"], **SMALL, averaging=0.75, policy_every=1)
+    algorithm = replace(presets()["algd"], **SMALL, averaging=0.75, policy_every=1)
     spec = EnvSpec(2, (-1.0,), (1.0,), (Budget(10.0),), 100)
     state = algorithm.init(spec, jax.random.key(0))
     rows = jax.random.normal(jax.random.key(1), (8, 2))

@@ -254,7 +254,7 @@ def test_mapped_over_seeds_each_is_computed_as_alone():
     ("name", "call"),
     [
         ("algd-code", "critics_regress"),
-        ("algd-scaled", "normalised_backward"),
+        ("algd", "normalised_backward"),
         ("cal", "critics_regress"),
         ("hj", "critics_regress"),
     ],

@@ -69,6 +69,16 @@ def test_before_the_first_minibatch_everything_stays_raw():
     assert units.reward_unit(0.99) == 1.0
 
 
+def test_observations_stay_raw_where_only_signals_are_measured():
+    rng = np.random.default_rng(4)
+    units, both = Units.create(OBS, 1, standardise=False), Units.create(OBS, 1)
+    for batch in [minibatch(rng, obs_mean=7.0) for _ in range(3)]:
+        units, both = units.observe(batch), both.observe(batch)
+    obs = jnp.asarray([1.0, -2.0, 3.0])
+    np.testing.assert_array_equal(units.standardise(obs), obs)
+    assert units.reward_unit(0.99) == both.reward_unit(0.99) != 1.0
+
+
 @pytest.mark.parametrize("scale", [1e-3, 1e3])
 def test_units_scale_with_what_they_measure(scale):
     plain = observed([minibatch(np.random.default_rng(2)) for _ in range(3)])

@@ -82,7 +82,7 @@ def test_any_value_of_any_setting_is_taken_or_refused_by_its_name(data):
         ("algd", {"sigma_min": 2.0}, "--sigma-min must not exceed --sigma-max"),
         ("algd", {"initial_lam": 0.0}, "--initial-lam must be above 0"),
         ("algd", {"initial_lam": -1.0}, "--initial-lam must be above 0"),
-        ("algd-scaled", {"energy": "plain"}, "only where it is a higher limit"),
+        ("algd", {"energy": "plain"}, "only where it is a higher limit"),
         ("algd", {"dual": "ascent"}, "--dual must be one of projected"),
         ("algd", {"pid": (0.1, 0.1)}, "--pid must be 3 numbers"),
         ("algd", {"replay_size": 1}, "--replay-size must be at least the 4 of --envs"),

@@ -76,7 +76,7 @@ class When(NamedTuple):
     """Beside the type of an option: it counts only where another one has one of these values."""
 
     option: str
-    values: tuple[str, ...]
+    values: tuple[str | bool, ...]
 
 
 class Ascending:

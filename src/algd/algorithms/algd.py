@@ -90,8 +90,8 @@ class Draws(NamedTuple):
 class ALGD(PrimalDualOptions):
     """Augmented-Lagrangian-guided diffusion.
 
-    The defaults are the preset `algd`. Symbols of the paper: lambda is `lam`, h the `limit`, tau
-    the level `k`, K `denoise_steps`, N `mc_samples`, M `cost_ensemble`.
+    The defaults are the preset `algd-plain`. Symbols of the paper: lambda is `lam`, h the `limit`,
+    tau the level `k`, K `denoise_steps`, N `mc_samples`, M `cost_ensemble`.
     """
 
     beta: Positive = 0.1
@@ -528,6 +528,7 @@ AUTHORS = replace(
 
 SCALED = ALGD(
     normalise=True,
+    standardise=False,
     critics="batch-norm",
     momentum=0.5,
     policy_every=3,
@@ -537,20 +538,24 @@ SCALED = ALGD(
     entropy_per_action=-1.0,
     beta=0.02,
     score_weight=0.0,
+    penalty_cap=0.3,
     dual="projected",
     dual_signal="episodes",
     dual_rate=1e-4,
     lam_floor=-1.0,
     initial_lam=-1.0,
+    deterministic="best",
 )
-"""Units that scale themselves, batch-normalised critics, a learnt temperature, a multiplier that
-follows what episodes cost; docs/results.md says what was measured with it."""
+"""Our default: units that scale themselves, batch-normalised critics, a learnt temperature, a
+penalty of bounded slope, a multiplier that follows what episodes cost; docs/results.md says what
+each of them gave."""
 
 PRESETS = {
-    "algd": ALGD(),
-    "algd-scaled": SCALED,
-    "lgd": ALGD(energy="plain"),
-    "algd-unconstrained": ALGD(energy="reward"),
+    "algd": SCALED,
+    "lgd": replace(SCALED, energy="plain", penalty_cap=0.0, initial_lam=0.0),
+    "algd-unconstrained": replace(SCALED, energy="reward", penalty_cap=0.0, initial_lam=0.0),
+    "algd-plain": ALGD(),
+    "lgd-plain": ALGD(energy="plain"),
     "algd-paper": PAPER,
     "algd-code": AUTHORS,
     "algd-code-velocity": replace(
@@ -559,9 +564,10 @@ PRESETS = {
 }
 SUMMARIES = {
     "algd": "ALGD (augmented Lagrangian, diffusion policy) with our defaults",
-    "algd-scaled": "ALGD in units of the task's own, with a learnt temperature",
     "lgd": "algd with the plain Lagrangian",
     "algd-unconstrained": "algd without the constraint",
+    "algd-plain": "ALGD with plain critics, fixed units and a fixed temperature",
+    "lgd-plain": "algd-plain with the plain Lagrangian",
     "algd-paper": "ALGD as the paper's text has it",
     "algd-code": "ALGD as its authors' program has it on Safety-Gym tasks",
     "algd-code-velocity": "ALGD as its authors' program has it on velocity tasks",

@@ -52,7 +52,7 @@ def folded(trained: Layered, units: Any) -> Layered:
 
     The observation comes first among the inputs of every network.
     """
-    if units is None:
+    if units is None or units.obs_mean is None:
         return trained
     layers = trained.layers
     weight, size = layers[0].weight, units.obs_mean.shape[-1]

@@ -1,7 +1,7 @@
 """Critics of return and cost, as the primal-dual algorithms learn them: options, targets, units."""
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import equinox as eqx
 import jax
@@ -38,6 +38,7 @@ from algd.types import (
     ReplayOptions,
     Share,
     Transition,
+    When,
     Width,
 )
 
@@ -70,8 +71,10 @@ class CriticOptions(ReturnCriticOptions):
     """How critics of return and cost learn; inherited as fields."""
 
     normalise: bool = False
-    """Measure observations by their running mean and deviation, rewards by the size of a return,
-    costs by the limit: then temperature, penalty and dual rate are pure numbers."""
+    """Measure rewards by the size of a return and costs by the limit: then temperature, penalty
+    and dual rate are pure numbers."""
+    standardise: Annotated[bool, When("normalise", (True,))] = True
+    """With it, measure observations by their running mean and deviation."""
     critics: Literal["plain", "batch-norm"] = "plain"
     """Whether critics are normalised by the statistics of their batch, and need no target copies
     then."""
@@ -141,7 +144,11 @@ def init_critics(
         "high": jnp.asarray(spec.action_high, jnp.float32),
         "rounds": jnp.zeros((), jnp.int32),
         "episode_scale": jnp.asarray(spec.episode_scales(options.cost_discount)),
-        "units": Units.create(spec.obs_size, len(spec.budgets)) if options.normalise else None,
+        "units": (
+            Units.create(spec.obs_size, len(spec.budgets), options.standardise)
+            if options.normalise
+            else None
+        ),
     }
 
 

@@ -22,22 +22,23 @@ small to measure costs by."""
 
 
 class Units(eqx.Module):
-    """Running moments of what was replayed; before the first minibatch everything stays raw."""
+    """Running moments of what was replayed; before the first minibatch everything stays raw, and
+    observations always do if they have none."""
 
     count: Int[Array, ""]
-    obs_mean: Float[Array, " obs"]
-    obs_variance: Float[Array, " obs"]
+    obs_mean: Float[Array, " obs"] | None
+    obs_variance: Float[Array, " obs"] | None
     reward_mean: Float[Array, ""]
     reward_square: Float[Array, ""]
     cost_square: Float[Array, " constraints"]
 
     @classmethod
-    def create(cls, obs_size: int, constraints: int) -> "Units":
+    def create(cls, obs_size: int, constraints: int, standardise: bool = True) -> "Units":
         """Nothing seen."""
         return cls(
             count=jnp.zeros((), jnp.int32),
-            obs_mean=jnp.zeros(obs_size),
-            obs_variance=jnp.ones(obs_size),
+            obs_mean=jnp.zeros(obs_size) if standardise else None,
+            obs_variance=jnp.ones(obs_size) if standardise else None,
             reward_mean=jnp.zeros(()),
             reward_square=jnp.zeros(()),
             cost_square=jnp.zeros(constraints),
@@ -51,26 +52,32 @@ class Units(eqx.Module):
         """
         dtype = batch.reward.dtype
         rate = 1.0 / (jnp.minimum(self.count, WINDOW - 1) + 1).astype(dtype)
-        mean = jnp.mean(batch.obs, axis=0)
-        shift = mean - self.obs_mean
-        variance = jnp.mean((batch.obs - mean) ** 2, axis=0) + (1.0 - rate) * shift**2
         toward = lambda old, new: old + rate * (new - old)  # noqa: E731
+        obs_mean, obs_variance = self.obs_mean, self.obs_variance
+        if obs_mean is not None:
+            mean = jnp.mean(batch.obs, axis=0)
+            variance = jnp.mean((batch.obs - mean) ** 2, axis=0)
+            variance = variance + (1.0 - rate) * (mean - obs_mean) ** 2
+            obs_mean, obs_variance = toward(obs_mean, mean), toward(obs_variance, variance)
         return Units(
             count=self.count + 1,
-            obs_mean=toward(self.obs_mean, mean),
-            obs_variance=toward(self.obs_variance, variance),
+            obs_mean=obs_mean,
+            obs_variance=obs_variance,
             reward_mean=toward(self.reward_mean, jnp.mean(batch.reward)),
             reward_square=toward(self.reward_square, jnp.mean(batch.reward**2)),
             cost_square=toward(self.cost_square, jnp.mean(batch.cost**2, axis=0)),
         )
 
     def standardise(self, obs: Float[Array, "*batch obs"]) -> Float[Array, "*batch obs"]:
-        """Observations with mean 0 and variance 1."""
+        """Observations with mean 0 and variance 1, or as they are."""
+        if self.obs_mean is None:
+            return obs
         return (obs - self.obs_mean) / self.obs_deviation
 
     @property
     def obs_deviation(self) -> Float[Array, " obs"]:
         """What observations are divided by; one before the first minibatch."""
+        assert self.obs_variance is not None
         seen = self.count > 0
         return jnp.sqrt(jnp.where(seen, self.obs_variance + VARIANCE_FLOOR, 1.0))
 
