@@ -1,6 +1,7 @@
 """In units of their own, algorithms do not notice in what units a task is written."""
 
 from dataclasses import replace
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -43,18 +44,25 @@ def minibatches(reward, cost):
     )
 
 
+@cache
+def learning(algorithm):
+    """Some rounds and an episode of this cost: one program, in whatever units the task is."""
+
+    def learn(state, batches, keys, cost):
+        step = lambda state, inputs: algorithm.update(state, *inputs)  # noqa: E731
+        state, _ = jax.lax.scan(step, state, (batches, keys))
+        return algorithm.feedback(state, cost, jnp.array([50]))
+
+    return jax.jit(learn, compiler_options=QUICK)
+
+
 def trained(algorithm, reward=1.0, cost=1.0):
     """A learner after some rounds and an episode, on a task written in these units."""
     spec = EnvSpec(3, (-1.0, -1.0), (1.0, 1.0), (Budget(cost * 20.0),), 50)
-
-    def learn(batches, keys):
-        state = algorithm.init(spec, jax.random.key(1))
-        step = lambda state, inputs: algorithm.update(state, *inputs)  # noqa: E731
-        state, _ = jax.lax.scan(step, state, (batches, keys))
-        return algorithm.feedback(state, jnp.full((1, 1), cost * 30.0), jnp.array([50]))
-
+    init = jax.jit(lambda key: algorithm.init(spec, key), compiler_options=QUICK)
     keys = jax.random.split(jax.random.key(2), ROUNDS)
-    return jax.jit(learn, compiler_options=QUICK)(minibatches(reward, cost), keys)
+    data = minibatches(reward, cost)
+    return learning(algorithm)(init(jax.random.key(1)), data, keys, jnp.full((1, 1), cost * 30.0))
 
 
 @pytest.mark.parametrize("name", sorted(CASES))
@@ -63,6 +71,7 @@ def test_rewards_times_thousand_and_costs_in_cents_change_nothing_but_rounding(n
     plain, other = trained(algorithm), trained(algorithm, 1000.0, 0.01)
     obs = jnp.asarray(np.random.default_rng(3).normal(size=(64, 3)), jnp.float32)
 
+    @partial(jax.jit, compiler_options=QUICK)
     def seen(state):
         keys = jax.random.split(jax.random.key(4), len(obs))
         act = lambda o, k: algorithm.act(state, o, k, "sampled")[0]  # noqa: E731
