@@ -3,6 +3,7 @@
 import ast
 import re
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,7 @@ def imported(path: Path) -> set[str]:
     return found
 
 
+@cache
 def rooms() -> dict[str, set[str]]:
     """What each room imports from the others."""
     found: dict[str, set[str]] = {}
