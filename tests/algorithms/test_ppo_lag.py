@@ -1,6 +1,7 @@
 """PPO+Lag: one whole epoch against plain NumPy, and the parts around it."""
 
 from dataclasses import replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -196,6 +197,7 @@ def test_steps_that_are_left_out_teach_nothing():
     state, batch = start(ppo), in_single(rollout(3))
     draws = ppo.draw(TIME * ENVS, jax.random.key(0))
 
+    @partial(jax.jit, compiler_options=QUICK)
     def learnt(value):
         spoilt = lambda x: jnp.where(keep.reshape(TIME, ENVS, *[1] * (x.ndim - 2)), x, value)  # noqa: E731
         fields = ("obs", "next_obs", "reward", "cost")
