@@ -31,6 +31,7 @@ os.environ.setdefault(
     "--xla_cpu_parallel_codegen_split_count=1",
 )
 
+import pytest  # noqa: E402
 from jaxtyping import install_import_hook  # noqa: E402
 
 install_import_hook("algd", "beartype.beartype").__enter__()
@@ -59,6 +60,14 @@ def processor() -> str:
     flags = told.get("flags") or told.get("Features", "")
     vectors = [flag for flag in flags.split() if flag.startswith(VECTORS)]
     return f"{told.get('model name', platform.machine())}: {' '.join(vectors)}"
+
+
+@pytest.fixture
+def unpainted(monkeypatch):
+    """Curves are drawn but not painted, which takes longer than a tiny run."""
+    from matplotlib.figure import Figure
+
+    monkeypatch.setattr(Figure, "savefig", lambda figure, path, **options: Path(path).touch())
 
 
 def pytest_sessionstart(session):

@@ -30,6 +30,7 @@ SIZES = {
     "env_options": ["horizon=10"],
 }
 OBS = np.linspace(-1, 1, 17)
+unpainted = pytest.mark.usefixtures("unpainted")
 
 
 @pytest.fixture(autouse=True)
@@ -51,6 +52,7 @@ def test_to_learn_again_is_to_have_learnt_at_once():
     assert (agent.run.directory / "curves.png").exists()
 
 
+@unpainted
 def test_an_agent_acts_before_and_after_it_has_learnt(capsys):
     agent = algd.Agent("sac-lag", "DiffDrive", out="agent", **SIZES)
     before = agent.predict(OBS)
@@ -70,6 +72,7 @@ def test_an_agent_acts_before_and_after_it_has_learnt(capsys):
     assert {path.name for path in agent.export("policy")} >= {"policy.npz"}
 
 
+@unpainted
 def test_saved_and_loaded_it_goes_on_as_if_nothing_had_happened():
     agent = algd.Agent("sac-lag", "DiffDrive", out="agent", **SIZES).learn(20)
     saved = agent.save("saved")
@@ -92,6 +95,7 @@ def test_saved_and_loaded_it_goes_on_as_if_nothing_had_happened():
     assert again.learn(2).run.checkpoints()[-1][0] == 62
 
 
+@unpainted
 def test_a_stopped_agent_learns_on():
     agent = algd.Agent("sac-lag", "DiffDrive", out="agent", **SIZES)
     agent.learn(1_000, callback=lambda event: event.step < 10)
@@ -114,6 +118,7 @@ def test_defaults_are_those_of_the_command_line(monkeypatch):
     assert (agent._plan.preset, agent._plan.algorithm) == ("algd", algd.presets()["algd"])
 
 
+@unpainted
 def test_an_agent_on_an_environment_without_a_name():
     with pytest.warns(UserWarning, match="No other process finds"):
         agent = algd.Agent(
@@ -136,6 +141,7 @@ def test_an_agent_on_an_environment_without_a_name():
     env.close()
 
 
+@unpainted
 def test_start_from_another():
     first = algd.Agent("sac-lag", "DiffDrive", out="first", **SIZES).learn(20)
     second = algd.Agent(start_from=first.run, budget=5, out="second", envs=2, eval_episodes=1)
@@ -163,6 +169,7 @@ def test_mistakes(mistake, said, monkeypatch):
         type(algd.presets()["algd"])("DiffDrive")
 
 
+@unpainted
 def test_a_directory_that_is_taken_is_not_the_agents():
     algd.Agent("sac-lag", "DiffDrive", out="agent", **SIZES).learn(4)
     other = algd.Agent("sac-lag", "DiffDrive", out="agent", **SIZES)
@@ -174,6 +181,7 @@ def test_a_directory_that_is_taken_is_not_the_agents():
     assert runs[0] != runs[1]
 
 
+@unpainted
 def test_progress_is_shown_if_asked_for(capfd):
     agent = algd.Agent("sac-lag", "DiffDrive", out="agent", **SIZES)
     agent.learn(20)
@@ -192,6 +200,7 @@ def test_a_run_is_a_path_wherever_one_goes():
     assert gymnasium.make("algd/DiffDrive-v0").action_space.contains(algd.load(run).predict(OBS))
 
 
+@unpainted
 def test_what_the_page_says_of_callbacks(monkeypatch, capsys):
     """Its program and the lines for trackers, which want numbers under names, and a step."""
     page = (ROOT / "docs" / "own_problem.md").read_text()

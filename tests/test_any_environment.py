@@ -28,6 +28,7 @@ from support.jax_worlds import Cart
 from support.scattered import scattered
 from support.small import small
 
+pytestmark = pytest.mark.usefixtures("unpainted")
 SIZES = {"envs": 2, "steps": 24, "eval_every": 12, "eval_episodes": 2, "log_every": 8}
 
 
@@ -98,15 +99,26 @@ def _small(monkeypatch):
     monkeypatch.setattr(Meter, "living", [])
 
 
+def numbers(run):
+    return [{**row, "crc": None} for row in run.rows()]
+
+
+@pytest.fixture(scope="module")
+def by_id(tmp_path_factory):
+    """The numbers of a run on the environment with an id."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(api, "preset", small)
+        out = tmp_path_factory.mktemp("by_id") / "run"
+        return numbers(algd.train("Meter-v0", "sac-lag", budget=3, out=out, **SIZES))
+
+
 @pytest.mark.filterwarnings("ignore:No other process")
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_is_trained_on_alike(kind, tmp_path):
+def test_every_kind_is_trained_on_alike(kind, by_id, tmp_path):
     horizon = {} if kind not in ("class", "module:Class") else {"horizon": 8}
     run = algd.train(KINDS[kind], "sac-lag", budget=3, out=tmp_path / "run", **SIZES, **horizon)
     assert Meter.living == []
-    same = algd.train("Meter-v0", "sac-lag", budget=3, out=tmp_path / "same", **SIZES)
-    numbers = lambda run: [{**row, "crc": None} for row in run.rows()]  # noqa: E731
-    assert numbers(run) == numbers(same)
+    assert numbers(run) == by_id
 
 
 class Remote(AsyncVectorEnv):
