@@ -115,9 +115,9 @@ def test_a_foreign_environment_goes_on_with_fresh_episodes(name, tmp_path):
     assert (again.state.obs[:, 0] == 0).all()
     assert (again.state.obs[:, 1] != trainer.state.obs[:, 1]).all()
     (held,) = again.state.statistics
-    assert not held.length.any()
-    assert not held.plain.any()
-    assert held.total_cost == 6.0
+    assert not held.running.length.any()
+    assert not held.running.plain.any()
+    assert held.tally.total_cost == 6.0
     np.testing.assert_array_equal(again.envs.step(np.zeros((2, 1), np.float32)).obs[:, 0], 1)
 
 

@@ -55,6 +55,9 @@ def best_of(
 class NonFiniteAction(UserError):
     """The policy's networks have broken down."""
 
+    def __init__(self) -> None:
+        super().__init__("The policy's action is infinite or not a number.")
+
 
 def finite(
     actions: Float[Array | np.ndarray, "*envs action"],
@@ -62,7 +65,7 @@ def finite(
     """The actions on the host, where an environment may see them."""
     on_host = np.asarray(actions)
     if not np.isfinite(on_host).all():
-        raise NonFiniteAction("The policy's action is infinite or not a number.")
+        raise NonFiniteAction
     return on_host
 
 

@@ -11,15 +11,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from algd.envs.jax_vector import JaxVectorEnv, begin, step_all
 from algd.evaluation.acting import CANDIDATES, NonFiniteAction, act, assess, finite
-from algd.types import (
-    Algorithm,
-    Choice,
-    CostVectorEnv,
-    EnvSpec,
-    EnvStep,
-    JaxEnv,
-    UserError,
-)
+from algd.types import Algorithm, Choice, CostVectorEnv, EnvSpec, EnvStep, JaxEnv, UserError
 
 fold_in = jax.jit(jax.random.fold_in)
 # What can be not finite in a step, in the order in which one follows from the other.
@@ -46,11 +38,11 @@ class BrokenStep(UserError):
     """An environment reported something that is not a finite number."""
 
 
-def broken_evaluation(quantities: list[str]) -> BrokenStep:
+def not_finite(when: str, quantities: list[str]) -> BrokenStep:
     """What to say of an environment that broke down."""
     return BrokenStep(
-        f"In an evaluation the environment reported a {' and a '.join(quantities)} that is not "
-        "finite. To leave such steps out: --bad-steps drop."
+        f"{when} the environment reported a {' and a '.join(quantities)} that is not finite. "
+        "To leave such steps out: --bad-steps drop."
     )
 
 
@@ -112,9 +104,9 @@ def evaluate(
     JAX run at once, on the device.
     """
     if isinstance(envs, JaxVectorEnv):
-        return evaluate_on_device(
-            algorithm, state, envs, episodes, seed, mode, discount, candidates, bad_steps, wanted
-        )
+        how = {"mode": mode, "discount": discount, "candidates": candidates}
+        run = partial(run_episodes, algorithm, state, envs.env, envs.spec, **how)
+        return evaluate_on_device(run, episodes, seed, bad_steps, wanted)
     count, constraints = envs.num_envs, len(envs.spec.budgets)
     waves = -(-episodes // count)
     finished: list[list[Episodes]] = [[] for _ in range(count)]
@@ -136,7 +128,8 @@ def evaluate(
         faults = broken_steps(result)
         bad = np.any(list(faults.values()), axis=0)
         if bad.any() and bad_steps == "stop":
-            raise broken_evaluation([name for name, where in faults.items() if where.any()])
+            names = [name for name, where in faults.items() if where.any()]
+            raise not_finite("In an evaluation", names)
         cost = np.where(bad[:, None], 0.0, result.cost)
         returns += np.where(bad, 0.0, result.reward)
         plain += cost
@@ -145,16 +138,9 @@ def evaluate(
         dropped += bad
         for i in np.flatnonzero(result.terminated | result.truncated):
             cost = in_budget_unit(plain[i], discounted[i], envs.spec)
-            finished[i].append(
-                Episodes(
-                    returns[i],
-                    cost,
-                    discounted[i].copy(),
-                    expected[i].copy(),
-                    length[i],
-                    dropped[i],
-                )
-            )
+            foretold, found = expected[i].copy(), discounted[i].copy()
+            row = Episodes(returns[i], cost, found, foretold, length[i], dropped[i])
+            finished[i].append(row)
             returns[i], plain[i], discounted[i], length[i], dropped[i] = 0.0, 0.0, 0.0, 0, 0
         # As in training: a fault of the environment must not be taken for one of the policy.
         obs = np.nan_to_num(result.obs, posinf=0.0, neginf=0.0)
@@ -171,34 +157,25 @@ MOST_COPIES = 1_024
 
 
 def evaluate_on_device(
-    algorithm: Algorithm,
-    state: Any,
-    envs: JaxVectorEnv,
+    run: Callable[..., Any],
     episodes: int,
     seed: int,
-    mode: Choice,
-    discount: float,
-    candidates: int,
     bad_steps: Literal["stop", "drop"],
     wanted: Callable[[], bool],
 ) -> Episodes:
-    """The same where every episode has a copy of its own."""
+    """The same where every episode has a copy of its own: `run` runs so many at once."""
     copies = min(episodes, MOST_COPIES)
     parts = []
     for wave in range(-(-episodes // copies)):
         if not wanted():
             raise Cut
         key = jax.random.fold_in(jax.random.key(seed), wave)
-        found, faults = jax.device_get(
-            run_episodes(
-                algorithm, state, envs.env, envs.spec, copies, key, mode, discount, candidates
-            )
-        )
+        found, faults = jax.device_get(run(copies=copies, key=key))
         if faults.pop("action"):
-            raise NonFiniteAction("The policy's action is infinite or not a number.")
+            raise NonFiniteAction
         broken = [name for name, at in faults.items() if at]
         if broken and bad_steps == "stop":
-            raise broken_evaluation(broken)
+            raise not_finite("In an evaluation", broken)
         parts.append(found)
     columns = [np.concatenate(part)[:episodes] for part in zip(*parts, strict=True)]
     kinds = {"f": np.float64, "i": np.int64}
@@ -214,6 +191,7 @@ def run_episodes(
     state: Any,
     env: JaxEnv,
     spec: EnvSpec,
+    *,
     copies: int,
     key: PRNGKeyArray,
     mode: Choice,
@@ -255,9 +233,7 @@ def run_episodes(
     # The same columns, but arrays of JAX.
     columns: Any = Episodes
     sums = columns(jnp.zeros(copies), nothing, nothing, expected, counts, counts)
-    faults = dict.fromkeys(
-        ("action", "observation", "reward", "cost", "margin"), jnp.zeros((), bool)
-    )
+    faults = dict.fromkeys(FAULTS, jnp.zeros((), bool))
     start = (none, world, jnp.ones(copies, bool), sums, faults)
     *_, sums, faults = jax.lax.while_loop(lambda carry: carry[2].any(), step, start)
     cost = in_budget_unit(sums.cost, sums.discounted_cost, spec, jnp)

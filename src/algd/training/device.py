@@ -8,40 +8,27 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
+from jaxtyping import Array, Bool, Int, Key, PRNGKeyArray
 
 from algd.envs.jax_vector import Copies, JaxVectorEnv, advance
 from algd.evaluation.acting import act
-from algd.evaluation.episodes import FAULTS, broken_steps
+from algd.evaluation.episodes import FAULTS, broken_steps, not_finite
 from algd.runs.checkpoint import Counters
 from algd.training.replay import Replay, add, put
 from algd.training.seeds import over_seeds, split, stack
 from algd.training.state import Setup, TrainState
 from algd.training.statistics import Running, Tally, count_steps, count_updates, tally_step
-from algd.training.steps import (
-    Diverged,
-    advance_counters,
-    next_row,
-    not_finite,
-    without_broken,
-)
+from algd.training.steps import Diverged, advance_counters, next_row, without_broken
 from algd.training.updates import (
     CPU_OPTIONS,
     gradient_rounds,
+    make_transition,
     repeated,
     replicated,
     sharded,
     step_keys,
 )
-from algd.types import (
-    Algorithm,
-    EnvSpec,
-    EnvStep,
-    JaxEnv,
-    LearnsFromEpisodes,
-    Metrics,
-    Transition,
-)
+from algd.types import Algorithm, EnvSpec, JaxEnv, LearnsFromEpisodes, Metrics, Transition
 
 # A signal waits for the program to return: seconds that one call should take at most.
 PATIENCE = 0.5
@@ -216,7 +203,8 @@ def vector_step(
     if isinstance(algorithm, LearnsFromEpisodes):
         learner = algorithm.feedback(learner, cost_so_far, jnp.where(ends, lengths, 0))
     told = {} if rollout is None else {"cost_so_far": cost_so_far, "keep": keep}
-    fresh = replicated(transition(obs, action, result, keep, extras | told), devices)
+    kept = without_broken(result, keep, jnp)
+    fresh = replicated(make_transition(obs, action, kept, extras | told), devices)
     if replay is not None:
         replay = add(replay, fresh, keep)
         learner, metrics = gradient_rounds(algorithm, learner, replay, update_key, rounds, devices)
@@ -233,19 +221,6 @@ def vector_step(
     return Carry(learner, replay, rollout, copies, running), Log(tally, metrics, faults)
 
 
-def transition(
-    obs: Float[Array, "envs obs"],
-    action: Float[Array, "envs action"],
-    result: EnvStep,
-    keep: Bool[Array, " envs"],
-    extras: dict[str, Array],
-) -> Transition:
-    """The step as it is stored."""
-    told = without_broken(result, keep, jnp)._asdict()
-    del told["obs"]
-    return Transition(obs=obs, action=action, **told, extras=extras)
-
-
 def _stop_at_faults(
     setup: Setup, state: TrainState, faults: Bool[np.ndarray, "steps kinds"]
 ) -> None:
@@ -259,4 +234,4 @@ def _stop_at_faults(
     if actions[first]:
         raise Diverged(step, ["the policy's action"])
     names = [kind for kind, at in zip(FAULTS, faults[first], strict=True) if at]
-    raise not_finite(step, names)
+    raise not_finite(f"At step {step}", names)

@@ -3,7 +3,7 @@
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Real
 
 from algd.evaluation.episodes import Episodes, in_budget_unit, powers
 from algd.types import EnvSpec, EnvStep, metric_suffixes
@@ -21,11 +21,11 @@ class Running(NamedTuple):
 
 
 class Tally(NamedTuple):
-    """What one vector step adds to the sums of the same names."""
+    """Sums over the episodes that ended and over all steps; what one vector step adds to them."""
 
     ended: Int[Array | np.ndarray, ""]
     ended_return: Float[Array | np.ndarray, ""]
-    ended_length: Int[Array | np.ndarray, ""]
+    ended_length: Real[Array | np.ndarray, ""]
     ended_cost: Float[Array | np.ndarray, " constraints"]
     ended_over: Float[Array | np.ndarray, " constraints"]
     total_episodes: Int[Array | np.ndarray, ""]
@@ -38,49 +38,33 @@ class EpisodeStatistics(NamedTuple):
     """Sums over the running episodes, over those that ended since the last row, over all of them,
     and over the updates since the last row."""
 
-    returns: Float[np.ndarray, " envs"]
-    plain: Float[np.ndarray, "envs constraints"]
-    discounted: Float[np.ndarray, "envs constraints"]
-    length: Int[np.ndarray, " envs"]
-    ended: Int[np.ndarray, ""]
-    ended_return: Float[np.ndarray, ""]
-    ended_length: Float[np.ndarray, ""]
-    ended_cost: Float[np.ndarray, " constraints"]
-    ended_over: Float[np.ndarray, " constraints"]
-    total_episodes: Int[np.ndarray, ""]
-    total_cost: Float[np.ndarray, " constraints"]
-    total_unsafe_steps: Float[np.ndarray, " constraints"]
-    dropped: Int[np.ndarray, ""]
+    running: Running
+    tally: Tally
     updates: Int[np.ndarray, ""]
     update_sums: dict[str, np.ndarray]
-
-    @property
-    def running(self) -> Running:
-        """Those over the running episodes."""
-        return Running(self.returns, self.plain, self.discounted, self.length)
 
 
 def no_episodes(spec: EnvSpec, num_envs: int) -> EpisodeStatistics:
     """Before the first step."""
-    constraints = len(spec.budgets)
-    none, nothing = np.zeros((), np.int64), np.zeros(())
-    return EpisodeStatistics(
+    none, nothing, each = np.zeros((), np.int64), np.zeros(()), np.zeros(len(spec.budgets))
+    running = Running(
         returns=np.zeros(num_envs),
-        plain=np.zeros((num_envs, constraints)),
-        discounted=np.zeros((num_envs, constraints)),
+        plain=np.zeros((num_envs, len(each))),
+        discounted=np.zeros((num_envs, len(each))),
         length=np.zeros(num_envs, np.int64),
+    )
+    tally = Tally(
         ended=none,
         ended_return=nothing,
         ended_length=nothing,
-        ended_cost=np.zeros(constraints),
-        ended_over=np.zeros(constraints),
+        ended_cost=each,
+        ended_over=each,
         total_episodes=none,
-        total_cost=np.zeros(constraints),
-        total_unsafe_steps=np.zeros(constraints),
+        total_cost=each,
+        total_unsafe_steps=each,
         dropped=none,
-        updates=none,
-        update_sums={},
     )
+    return EpisodeStatistics(running, tally, none, {})
 
 
 def count_step(
@@ -95,19 +79,19 @@ def count_step(
     The second value is what each copy's episode has cost up to and including this step, in the
     budgets' units.
     """
-    running, tally, cost_so_far = tally_step(sums.running, result, keep, spec, discount)
-    added = {name: getattr(sums, name) + x for name, x in tally._asdict().items()}
-    return sums._replace(**running._asdict(), **added), cost_so_far
+    running, added, cost_so_far = tally_step(sums.running, result, keep, spec, discount)
+    tally = Tally(*(before + x for before, x in zip(sums.tally, added, strict=True)))
+    return sums._replace(running=running, tally=tally), cost_so_far
 
 
 def count_steps(sums: EpisodeStatistics, running: Running, tallies: Tally) -> EpisodeStatistics:
     """Take in the vector steps of a program, with a tally each along the first axis."""
-    added = {name: _total(getattr(sums, name), x) for name, x in tallies._asdict().items()}
-    kept = {name: x.astype(getattr(sums, name).dtype) for name, x in running._asdict().items()}
-    return sums._replace(**kept, **added)
+    kept = (x.astype(before.dtype) for before, x in zip(sums.running, running, strict=True))
+    tally = Tally(*map(_total, sums.tally, tallies))
+    return sums._replace(running=Running(*kept), tally=tally)
 
 
-def _total(before: Any, each: np.ndarray) -> np.ndarray:
+def _total(before: Any, each: Any) -> np.ndarray:
     """One after the other: sums that do not depend on where a program was cut."""
     numbers = np.concatenate([before[None], each.astype(before.dtype)])
     return np.asarray(np.cumsum(numbers, axis=0)[-1])
@@ -179,30 +163,30 @@ def count_updates(
 
 def take_row(sums: EpisodeStatistics, names: list[str]) -> tuple[EpisodeStatistics, dict[str, Any]]:
     """The row since the last one, and the sums for the next."""
-    row: dict[str, Any] = {"episodes": int(sums.total_episodes)}
-    count = int(sums.ended)
+    tally: Any = sums.tally
+    row: dict[str, Any] = {"episodes": int(tally.total_episodes)}
+    count = int(tally.ended)
     if count:
-        row |= {
-            "return": float(sums.ended_return / count),
-            "length": float(sums.ended_length / count),
-        }
-        row |= by_constraint("cost", sums.ended_cost / count, names)
-        row |= by_constraint("violation_rate", sums.ended_over / count, names)
-    row |= by_constraint("total_cost", sums.total_cost, names)
-    row |= by_constraint("total_unsafe_steps", sums.total_unsafe_steps, names)
-    if sums.dropped:
-        row["dropped_steps"] = int(sums.dropped)
+        row["return"] = float(tally.ended_return / count)
+        row["length"] = float(tally.ended_length / count)
+        row |= by_constraint("cost", tally.ended_cost / count, names)
+        row |= by_constraint("violation_rate", tally.ended_over / count, names)
+    row |= by_constraint("total_cost", tally.total_cost, names)
+    row |= by_constraint("total_unsafe_steps", tally.total_unsafe_steps, names)
+    if tally.dropped:
+        row["dropped_steps"] = int(tally.dropped)
     for name, total in sums.update_sums.items():
         row |= by_constraint(name, total / sums.updates, names)
-    ended = ("ended", "ended_return", "ended_length", "ended_cost", "ended_over", "updates")
-    anew = {name: np.zeros_like(getattr(sums, name)) for name in ended}
-    return sums._replace(**anew, update_sums={}), row
+    ended = [name for name in Tally._fields if name.startswith("ended")]
+    anew = {name: np.zeros_like(getattr(tally, name)) for name in ended}
+    none = np.zeros_like(sums.updates)
+    return EpisodeStatistics(sums.running, tally._replace(**anew), none, {}), row
 
 
 def statistics_to_arrays(sums: EpisodeStatistics) -> dict[str, np.ndarray]:
     """All sums by name."""
-    own = sums._asdict()
-    totals = {f"{UPDATE}{name}": value for name, value in own.pop("update_sums").items()}
+    own = sums.running._asdict() | sums.tally._asdict() | {"updates": sums.updates}
+    totals = {f"{UPDATE}{name}": value for name, value in sums.update_sums.items()}
     return {name: np.asarray(value) for name, value in (own | totals).items()}
 
 
@@ -210,7 +194,9 @@ def statistics_from_arrays(arrays: dict[str, np.ndarray]) -> EpisodeStatistics:
     """Saved sums again."""
     own = {name: x for name, x in arrays.items() if not name.startswith(UPDATE)}
     totals = {n.removeprefix(UPDATE): x for n, x in arrays.items() if n.startswith(UPDATE)}
-    return EpisodeStatistics(**own, update_sums=totals)
+    running = Running(*(own.pop(name) for name in Running._fields))
+    updates = own.pop("updates")
+    return EpisodeStatistics(running, Tally(**own), updates, totals)
 
 
 def by_constraint(name: str, values: Any, constraints: list[str]) -> dict[str, float]:

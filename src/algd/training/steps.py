@@ -5,8 +5,8 @@ random numbers of an iteration are derived from the seed and its number, so that
 from a checkpoint is the run that was never stopped.
 """
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import jax
@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Key
 
 from algd.evaluation.acting import NonFiniteAction, finite
-from algd.evaluation.episodes import Cut, Episodes, broken_steps
+from algd.evaluation.episodes import Cut, broken_steps, not_finite
 from algd.evaluation.episodes import evaluate as evaluate_policy
 from algd.runs.checkpoint import Counters, PendingUpdate
 from algd.training.seeds import split, stack
@@ -37,14 +37,7 @@ from algd.training.updates import (
     store,
     store_in_rollout,
 )
-from algd.types import (
-    CostVectorEnv,
-    EnvStep,
-    LearnsFromEpisodes,
-    ReplayOptions,
-    RolloutOptions,
-    UserError,
-)
+from algd.types import EnvStep, LearnsFromEpisodes, ReplayOptions, RolloutOptions, UserError
 
 Row = dict[str, Any]
 
@@ -85,10 +78,8 @@ def decide(setup: Setup, state: TrainState) -> tuple[TrainState, Decision]:
         obs = np.nan_to_num(state.obs, posinf=0.0, neginf=0.0)
         act_key, update_key = step_keys(state.key, state.counters.iteration, seeds)
         action, extras = sample_actions(setup.algorithm, state.learner, obs, act_key, seeds)
-        actions = [
-            _or_diverged(state, lambda one=one: finite(one))
-            for one in split(np.asarray(action), seeds)
-        ]
+        with diverging(state):
+            actions = [finite(one) for one in split(np.asarray(action), seeds)]
     return update(setup, state), Decision(obs, action, actions, extras, update_key)
 
 
@@ -113,7 +104,7 @@ def collect(setup: Setup, state: TrainState, decision: Decision) -> TrainState:
         kept = without_broken(result, keep)
         fresh = make_transition(decision.obs, decision.action, kept, told)
     counters, rounds = advance_counters(setup, state.counters)
-    lengths = stack([sums.length + 1 for sums in state.statistics])
+    lengths = stack([sums.running.length + 1 for sums in state.statistics])
     ended = np.where(result.terminated | result.truncated, lengths, 0).astype(np.int32)
     return state._replace(
         counters=counters,
@@ -169,16 +160,8 @@ def _kept(
     bad = np.any([*faults.values(), ~np.isfinite(obs).all(axis=1)], axis=0)
     if bad.any() and setup.settings.bad_steps == "stop":
         names = [name for name, where in faults.items() if where.any()]
-        raise not_finite(state.step, names)
+        raise not_finite(f"At step {state.step}", names)
     return ~bad
-
-
-def not_finite(step: int, quantities: list[str]) -> UserError:
-    """What to say when the environment has broken down."""
-    return UserError(
-        f"At step {step} the environment reported a {' and a '.join(quantities)} that is not "
-        "finite. To leave such steps out: --bad-steps drop."
-    )
 
 
 # --- update -----------------------------------------------------------------------------------
@@ -268,9 +251,17 @@ def evaluate(
     try:
         for i, learner in enumerate(split(state.learner, setup.seeds)):
             envs = borrowed[i] if borrowed else setup.eval_envs
-            judged = _or_diverged(
-                state, partial(_judge, setup, learner, envs, setup.seed_of[i], wanted)
-            )
+            with diverging(state):
+                judged = evaluate_policy(
+                    setup.algorithm,
+                    learner,
+                    envs,
+                    setup.settings.eval_episodes,
+                    _random_seed(setup.seed_of[i], 1),
+                    discount=setup.algorithm.cost_discount,
+                    bad_steps=setup.settings.bad_steps,
+                    wanted=wanted,
+                )
             rows.append({"kind": "eval", "step": state.step, **evaluation_row(judged, setup.spec)})
     except Cut:
         rows = []
@@ -278,22 +269,6 @@ def evaluate(
         for env, own in zip(borrowed, held, strict=True):
             env.restore_state(own)
     return (fresh_episodes(setup, state) if borrowed else state), rows
-
-
-def _judge(
-    setup: Setup, learner: Any, envs: CostVectorEnv, seed: int, wanted: Callable[[], bool]
-) -> Episodes:
-    settings = setup.settings
-    return evaluate_policy(
-        setup.algorithm,
-        learner,
-        envs,
-        settings.eval_episodes,
-        _random_seed(seed, 1),
-        discount=setup.algorithm.cost_discount,
-        bad_steps=settings.bad_steps,
-        wanted=wanted,
-    )
 
 
 def fresh_episodes(setup: Setup, state: TrainState) -> TrainState:
@@ -307,8 +282,7 @@ def fresh_episodes(setup: Setup, state: TrainState) -> TrainState:
         obs=stack([env.reset(own) for env, own in zip(state.envs, seeds, strict=True)]),
         collected=0,
         statistics=tuple(
-            sums._replace(**forgotten(sums.running, everywhere)._asdict())
-            for sums in state.statistics
+            sums._replace(running=forgotten(sums.running, everywhere)) for sums in state.statistics
         ),
     )
 
@@ -327,9 +301,10 @@ class Diverged(UserError):
         )
 
 
-def _or_diverged(state: TrainState, work: Callable[[], Any]) -> Any:
-    """Do what asks the policy for actions; stop if it gives none."""
+@contextmanager
+def diverging(state: TrainState) -> Iterator[None]:
+    """Ask the policy for actions inside; stop if it gives none."""
     try:
-        return work()
+        yield
     except NonFiniteAction as error:
         raise Diverged(state.step, ["the policy's action"]) from error

@@ -19,7 +19,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from algd import envs
 from algd.envs.adapters import CostReport, checked_actions
-from algd.evaluation.acting import NonFiniteAction
+from algd.evaluation.acting import finite
 from algd.evaluation.episodes import in_budget_unit
 from algd.evaluation.policy import load
 from algd.runs.checkpoint import Which
@@ -220,9 +220,8 @@ def play(
 
         yield moment(), False
         while not ended:
-            action = act(np.nan_to_num(np.asarray(obs, np.float32), posinf=0.0, neginf=0.0))
-            if not np.isfinite(action).all():
-                raise NonFiniteAction("The policy's action is infinite or not a number.")
+            seen = np.nan_to_num(np.asarray(obs, np.float32), posinf=0.0, neginf=0.0)
+            action = finite(act(seen))
             action = checked_actions(action.reshape(box.shape), box.low, box.high)
             obs, reward, terminated, truncated, info = env.step(action)
             discounted = discounted + discount ** len(spent) * info["cost"]
