@@ -26,6 +26,10 @@ class UserError(Exception):
     """A mistake of the person at the keyboard; the message is written for them."""
 
 
+class Halt(Exception):
+    """A signal has ended the work; the message says what is saved and how to go on."""
+
+
 # What other libraries call the settings that we have.
 ELSEWHERE = {
     **dict.fromkeys(("total_timesteps", "n_timesteps", "timesteps", "total_steps"), "steps"),

@@ -63,22 +63,10 @@ def run(arguments: list[str]) -> None:
     if chosen.sampled and chosen.mode == "best":
         raise UserError("--sampled and --mode best exclude each other.")
     search_here([chosen.env], chosen.trust)
-    summary = evaluate(
-        chosen.run,
-        chosen.episodes,
-        checkpoint=chosen.checkpoint,
-        seed=chosen.seed,
-        mode="sampled" if chosen.sampled else chosen.mode,
-        candidates=chosen.candidates,
-        env=chosen.env,
-        trust=chosen.trust,
-        env_options=chosen.env_options,
-        budget=chosen.budget,
-        horizon=chosen.horizon,
-        eval_envs=chosen.eval_envs,
-        bad_steps=chosen.bad_steps,
-    )
-    if chosen.json:
+    asked = dict(vars(chosen))
+    as_json, sampled = asked.pop("json"), asked.pop("sampled")
+    summary = evaluate(**asked | ({"mode": "sampled"} if sampled else {}))
+    if as_json:
         print(json.dumps(summary))
         return
     print_summary(summary)

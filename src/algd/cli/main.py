@@ -50,7 +50,7 @@ def _run(given: list[str]) -> None:
 
         print(__version__)
         return
-    from algd.types import UserError, nearest
+    from algd.types import Halt, UserError, nearest
 
     warnings.formatwarning = _format_warning
     try:
@@ -67,6 +67,9 @@ def _run(given: list[str]) -> None:
         # A name too long, a directory that may not be read, and whatever else the system says.
         print(f"algd: {error.filename}: {error.strerror}", file=sys.stderr)
         sys.exit(2)
+    except Halt as halt:
+        print(halt, file=sys.stderr)
+        sys.exit(130)
     except KeyboardInterrupt:
         print("algd: stopped", file=sys.stderr)
         sys.exit(130)

@@ -1,10 +1,9 @@
 """How a run in progress is shown."""
 
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from algd.types import command
 
@@ -78,17 +77,6 @@ def progress_text(progress: "Progress") -> str:
     if lams:
         parts.append(f"λ {', '.join(lams)}")
     return "  ".join(part for part in parts if part)
-
-
-def interruptible(work: Callable[[], Any]) -> Any:
-    """Run; if a signal stops it, say how to go on."""
-    from algd.training.loop import Interrupted
-
-    try:
-        return work()
-    except Interrupted as stop:
-        print(stop, file=sys.stderr)
-        sys.exit(130)
 
 
 def announce(directory: Path) -> None:

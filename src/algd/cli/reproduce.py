@@ -1,7 +1,6 @@
 """`algd reproduce NAME --scale smoke|cpu|paper --out DIR`."""
 
 import dataclasses
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -57,27 +56,21 @@ def run(arguments: list[str]) -> None:
         fields = [field.name for field in dataclasses.fields(Workers)]
         refuse_idle(chosen.workers, fields, f"on {chosen.name}, which trains nothing")
         refuse_idle(chosen, ["records"], f"on {chosen.name}, which reads no records")
-    out = chosen.out or Path("reproduced") / chosen.scale
-    if chosen.name in (*OF_RUNS, *WITHOUT_RUNS):
-        make_directory(out)
-    if chosen.name in WITHOUT_RUNS:
-        experiment(WITHOUT_RUNS[chosen.name])(chosen.scale, out)
-        return
-    if chosen.name not in OF_RUNS:
-        known = [*OF_RUNS, *WITHOUT_RUNS]
+    known = [*OF_RUNS, *WITHOUT_RUNS]
+    if chosen.name not in known:
         raise UserError(
             f"There is no experiment {chosen.name!r}.{nearest(chosen.name, known)} "
             f"There are {', '.join(known)}."
         )
+    out = chosen.out or Path("reproduced") / chosen.scale
+    make_directory(out)
+    if chosen.name in WITHOUT_RUNS:
+        experiment(WITHOUT_RUNS[chosen.name])(chosen.scale, out)
+        return
     from algd.experiments.trials import Resources
-    from algd.sweeps.execution import Stopped
 
-    try:
-        means = Resources(chosen.workers, chosen.yes, chosen.records)
-        experiment(OF_RUNS[chosen.name])(chosen.scale, out, means)
-    except Stopped as stop:
-        print(stop, file=sys.stderr)
-        sys.exit(130)
+    means = Resources(chosen.workers, chosen.yes, chosen.records)
+    experiment(OF_RUNS[chosen.name])(chosen.scale, out, means)
 
 
 def experiment(place: str) -> Callable[..., Any]:

@@ -7,7 +7,7 @@ import tyro
 
 from algd.api import resume
 from algd.cli.arguments import parse, search_here
-from algd.cli.progress import announce, interruptible, progress_line
+from algd.cli.progress import announce, progress_line
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,5 @@ def run(arguments: list[str]) -> None:
     chosen = parse(Resume, arguments, "resume")
     search_here([chosen.env], chosen.trust)
     with progress_line(chosen.quiet) as report:
-        run, _ = interruptible(
-            lambda: resume(chosen.run, chosen.steps, report, print, chosen.env, chosen.trust)
-        )
+        run, _ = resume(chosen.run, chosen.steps, report, print, chosen.env, chosen.trust)
     announce(run.directory)

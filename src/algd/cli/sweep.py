@@ -1,6 +1,5 @@
 """`algd sweep --env DiffDrive --preset algd lgd --seeds 0 1 2 --set rho=0.5,1,2 --out DIR`."""
 
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -8,7 +7,7 @@ from rich.console import Console
 
 from algd.cli.arguments import parse, refuse_idle, search_here
 from algd.runs.config import check_imported
-from algd.sweeps.execution import Stopped, execute, plan, print_plan
+from algd.sweeps.execution import execute, plan, print_plan
 from algd.sweeps.executors import Workers
 from algd.sweeps.plan import Sweep, jobs, parse_assignments, read_sweep
 from algd.types import UserError
@@ -66,11 +65,7 @@ def run(arguments: list[str]) -> None:
     print_plan(found, chosen.out, chosen.workers, console)
     if chosen.dry_run:
         return
-    try:
-        failures = execute(found, chosen.out, chosen.workers, console)
-    except Stopped as stop:
-        print(stop, file=sys.stderr)
-        sys.exit(130)
+    failures = execute(found, chosen.out, chosen.workers, console)
     if failures:
         raise UserError(f"{len(failures)} of {len(wanted)} runs failed; see {chosen.out / 'logs'}.")
     print(f"Results: {chosen.out / 'results.csv'}")

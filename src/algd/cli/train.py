@@ -9,10 +9,9 @@ import tyro
 from algd.algorithms import canonical_preset, presets
 from algd.api import defaults_of, run_seeds_to_end, run_to_end
 from algd.cli.arguments import parse, parse_known, refuse_idle, search_here
-from algd.cli.progress import announce, interruptible, progress_line
+from algd.cli.progress import announce, progress_line
 from algd.runs.checkpoint import read_snapshot
 from algd.runs.config import Settings, check_imported
-from algd.runs.directory import Run
 from algd.runs.validation import check_effect, option
 from algd.types import ELSEWHERE, UserError
 
@@ -82,14 +81,11 @@ def run(arguments: list[str]) -> None:
     if names.env is None and not output.trust:
         check_imported(settings.env)
     with progress_line(output.quiet) as report:
-
-        def train() -> list[Run]:
-            if output.seeds:
-                seeds, out = output.seeds, output.out
-                return run_seeds_to_end(settings, algorithm, name, seeds, out, report)
-            return [run_to_end(settings, algorithm, name, output.out, report, source)]
-
-        runs = interruptible(train)
+        if output.seeds:
+            seeds, out = output.seeds, output.out
+            runs = run_seeds_to_end(settings, algorithm, name, seeds, out, report)
+        else:
+            runs = [run_to_end(settings, algorithm, name, output.out, report, source)]
     for run in runs:
         announce(run.directory)
 

@@ -5,7 +5,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 
 import jax
@@ -22,10 +22,10 @@ from algd.sweeps.job import Beat, Outcome, is_complete, last_beat
 from algd.sweeps.plan import Job
 from algd.sweeps.results import check_ours, row_or_nothing, rows, write_csv
 from algd.training.loop import stop_on_signal
-from algd.types import UserError
+from algd.types import Halt, UserError
 
 
-class Stopped(Exception):
+class Stopped(Halt):
     """A signal stopped the sweep; everything is saved."""
 
 
@@ -96,23 +96,20 @@ def print_plan(found: Plan, out: Path, workers: Workers, console: Console) -> No
         where = f"{width} at a time" if workers.engine == "local" else "on Ray"
         left = f", {duration(total / min(width, len(found.missing)))} {where}"
         room = sum(disk_bytes(job) for job in found.missing) / 2**30
-        free = shutil.disk_usage(_existing(out)).free / 2**30
+        place = next(path for path in (out, *out.absolute().parents) if path.exists())
+        free = shutil.disk_usage(place).free / 2**30
         console.print(
             f"About {total / 3600:.2g} core-hours{left if workers.engine == 'local' else ''}; "
             f"{room:.2g} GiB on the disk ({free:.0f} free)."
         )
-    for kind, alike in _by_kind(found).items():
+    by_kind: dict[str, list[Job]] = {}
+    for job in found.missing:
+        by_kind.setdefault(label(job), []).append(job)
+    for kind, alike in by_kind.items():
         seconds = found.seconds(alike[0])
         about = f", about {duration(seconds)} each" if seconds is not None else ""
         text = f"{len(alike)} x {kind}: {alike[0].settings.steps:,} steps{about}"
         console.print(f"  {escape(text)}", highlight=False)
-
-
-def _by_kind(found: Plan) -> dict[str, list[Job]]:
-    alike: dict[str, list[Job]] = {}
-    for job in found.missing:
-        alike.setdefault(label(job), []).append(job)
-    return alike
 
 
 def confirm(console: Console, yes: bool) -> None:
@@ -132,7 +129,9 @@ def execute(found: Plan, out: Path, workers: Workers, console: Console) -> dict[
     with stop_on_signal() as signals:
         if found.missing:
             engine = compute(found.missing, workers, cache())
-            with closing(engine), _display(found, console) as display:
+            live = Live(console=console, auto_refresh=False, transient=True)
+            with closing(engine), live:
+                display = Display(found, console, live)
                 for ended in engine:
                     for job, outcome in ended:
                         display.end(job, outcome)
@@ -141,6 +140,7 @@ def execute(found: Plan, out: Path, workers: Workers, console: Console) -> dict[
                     display.refresh()
                     if signals:
                         break
+                live.update("")
     write_csv(rows(out, found.wanted), out / "results.csv")
     if signals:
         raise Stopped("Stopped; every run is saved. The same command goes on with what is missing.")
@@ -157,13 +157,6 @@ def duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, of_hour = divmod(minutes, 60)
     return f"{hours}:{of_hour:02d} h" if hours else f"{minutes}:{rest:02d} min"
-
-
-def _existing(path: Path) -> Path:
-    path = path.absolute()
-    while not path.exists():
-        path = path.parent
-    return path
 
 
 # --- how it goes ------------------------------------------------------------------------------
@@ -242,11 +235,3 @@ def _modified(job: Job) -> float:
         return Run(job.directory).progress_path.stat().st_mtime
     except OSError:
         return 0.0
-
-
-@contextmanager
-def _display(found: Plan, console: Console) -> Iterator[Display]:
-    with Live(console=console, auto_refresh=False, transient=True) as live:
-        display = Display(found, console, live)
-        yield display
-        live.update("")

@@ -37,7 +37,7 @@ from algd.training.device import run_program
 from algd.training.state import Setup, TrainState, start
 from algd.training.steps import Diverged, Row, advance, decide, evaluate, train_rows
 from algd.training.warm_start import check_fits
-from algd.types import Algorithm, CostVectorEnv, ReplayOptions, UserError, command
+from algd.types import Algorithm, CostVectorEnv, Halt, ReplayOptions, UserError, command
 
 # Seconds.
 SAME_SIGNAL = 0.3
@@ -408,7 +408,7 @@ def stop_on_signal() -> Iterator[list[float]]:
             signal.signal(s, handler)
 
 
-class Interrupted(Exception):
+class Interrupted(Halt):
     """Training was stopped by a signal, with everything saved, or at once with what was saved."""
 
     def __init__(self, runs: Sequence[Run], step: int, saved: str = "everything is saved.") -> None:
