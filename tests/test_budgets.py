@@ -9,7 +9,7 @@ import pytest
 import algd
 from algd import api, envs
 from algd.cli import main
-from algd.envs.adapters import with_distinct_names
+from algd.envs.requirements import with_distinct_names
 from algd.evaluation.acting import act
 from algd.runs.config import Settings
 from algd.training import loop

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from algd.algorithms import canonical_preset, preset
 from algd.envs import THERE, CostFunction, EnvLike, is_found_again, name_of
-from algd.envs.adapters import with_new_limits
+from algd.envs.requirements import with_new_limits
 from algd.evaluation.acting import CANDIDATES
 from algd.evaluation.episodes import evaluate as roll_out
 from algd.evaluation.policy import Policy, load

@@ -14,7 +14,7 @@ from gymnasium.utils.env_checker import check_env
 
 from algd import envs
 from algd.cli import main
-from algd.envs import adapters
+from algd.envs import adapters, requirements
 from algd.registration import VELOCITY_TASKS
 from algd.runs.directory import Run
 from algd.types import Budget, CostVectorEnv, UserError
@@ -328,14 +328,14 @@ def test_a_cost_that_changes_its_length_is_refused_when_it_does():
 def test_budgets_of_our_tasks_keep_what_a_plain_budget_leaves_open():
     defaults = (Budget(10.0, "hazards"), Budget(3.0, "buttons", discounted=True))
     given = (Budget(1.0), Budget(2.0, "touches"))
-    assert adapters.with_new_limits("Task", defaults, given) == (
+    assert requirements.with_new_limits("Task", defaults, given) == (
         Budget(1.0, "hazards"),
         Budget(2.0, "touches", discounted=True),
     )
     with pytest.raises(UserError, match=r"2 constraint.*hazards, buttons.*1 budget"):
-        adapters.with_new_limits("Task", defaults, given[:1])
+        requirements.with_new_limits("Task", defaults, given[:1])
     with pytest.raises(UserError, match="not negative"):
-        adapters.with_new_limits("Task", defaults, (Budget(1.0), Budget(-2.0)))
+        requirements.with_new_limits("Task", defaults, (Budget(1.0), Budget(-2.0)))
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,10 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
 from gymnasium.vector import VectorEnv
 
-from algd.envs.adapters import CostFunction, adapt_native, copy_foreign
+from algd.envs.adapters import adapt_native, copy_foreign
 from algd.envs.foreign_vector import adapt_vector
 from algd.envs.jax_vector import JaxVectorEnv
+from algd.envs.requirements import CostFunction
 from algd.envs.sources import (
     THERE,
     EnvLike,

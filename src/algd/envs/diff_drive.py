@@ -17,7 +17,13 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from jaxtyping import Bool, Float, UInt8
 
-from algd.envs.adapters import Autoreset, checked_actions, generator_state, restored_generator
+from algd.envs.adapters import (
+    Autoreset,
+    VectorStep,
+    checked_actions,
+    generator_state,
+    restored_generator,
+)
 from algd.envs.topdown import Canvas
 from algd.types import Budget, UserError
 
@@ -113,15 +119,7 @@ class DiffDriveVectorEnv(VectorEnv):
         self._autoreset.restart()
         return self._observe(), {}
 
-    def step(
-        self, actions: Float[np.ndarray, "envs action"]
-    ) -> tuple[
-        Float[np.ndarray, "envs obs"],
-        Float[np.ndarray, " envs"],
-        Bool[np.ndarray, " envs"],
-        Bool[np.ndarray, " envs"],
-        dict[str, Any],
-    ]:
+    def step(self, actions: Float[np.ndarray, "envs action"]) -> VectorStep:
         """Advance every copy by one step."""
         if self._generator is None:
             raise gymnasium.error.ResetNeeded("Call reset() before the first step().")

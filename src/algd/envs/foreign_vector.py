@@ -11,14 +11,14 @@ from gymnasium.vector.utils import batch_space, iterate
 from jaxtyping import Bool, Float, Shaped
 
 from algd.envs.adapters import (
-    CostFunction,
     CostReport,
     VectorAdapter,
+    VectorStep,
     adapt_native,
     copy_foreign,
-    facts_of,
     tried,
 )
+from algd.envs.requirements import CostFunction, facts_of
 from algd.types import Budget, UserError
 
 
@@ -68,7 +68,7 @@ class Reported(VectorEnv):
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = envs.action_space
         # They read and check what a copy says, one by one.
-        self._steps = [Step(envs, i) for i in range(self.num_envs)]
+        self._steps = [Step(envs) for _ in range(self.num_envs)]
         self._reports = [
             CostReport(step, name, budgets, horizon, cost_function) for step in self._steps
         ]
@@ -80,19 +80,11 @@ class Reported(VectorEnv):
         obs, _ = self.envs.reset(seed=seed, options=options)
         return self._begun(self._each(obs), np.ones(self.num_envs, np.bool_)), {}
 
-    def step(
-        self, actions: Float[np.ndarray, "envs ..."]
-    ) -> tuple[
-        Shaped[np.ndarray, "envs obs"],
-        Float[np.ndarray, " envs"],
-        Bool[np.ndarray, " envs"],
-        Bool[np.ndarray, " envs"],
-        dict[str, Any],
-    ]:
+    def step(self, actions: Float[np.ndarray, "envs ..."]) -> VectorStep:
         """Advance every copy; where an episode ends, the next one has begun."""
         obs, reward, terminated, truncated, infos = self.envs.step(actions)
         ended, after = terminated | truncated, self._each(obs)
-        seen, told = list(after), _split(infos, self.num_envs)
+        seen, told = list(after), [dict(_of_copy(infos, i)) for i in range(self.num_envs)]
         for i in np.flatnonzero(ended):
             # What Gymnasium's own vector environments say of a step that ended an episode.
             seen[i] = told[i].pop("final_obs")
@@ -134,12 +126,9 @@ class Reported(VectorEnv):
 class Step(gymnasium.Env):
     """One copy of a vector environment, which hands on what that has answered."""
 
-    def __init__(self, envs: Any, index: int) -> None:
-        self.observation_space, self.action_space = (
-            envs.single_observation_space,
-            envs.single_action_space,
-        )
-        self.index = index
+    def __init__(self, envs: Any) -> None:
+        self.observation_space = envs.single_observation_space
+        self.action_space = envs.single_action_space
         self.first: Any = None
         self.answer: Any = None
 
@@ -152,12 +141,8 @@ class Step(gymnasium.Env):
         return self.answer
 
 
-def _split(infos: dict[str, Any], count: int) -> list[dict[str, Any]]:
-    """The info of each copy, of what Gymnasium gathers by key with a mask beside it."""
-    return [dict(_of_copy(infos, i)) for i in range(count)]
-
-
 def _of_copy(infos: dict[str, Any], i: int) -> Iterator[tuple[str, Any]]:
+    """The info of one copy, of what Gymnasium gathers by key with a mask beside it."""
     for key, values in infos.items():
         mask = infos.get(f"_{key}")
         if key.startswith("_") or (mask is not None and not mask[i]):

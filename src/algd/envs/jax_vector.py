@@ -9,13 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key, PRNGKeyArray
 
-from algd.envs.adapters import (
-    check_budget,
-    checked_horizon,
-    given_budgets,
-    with_distinct_names,
-    with_new_limits,
-)
+from algd.envs.requirements import checked_horizon, settled_budgets
 from algd.types import Budget, EnvSpec, EnvStep, JaxEnv, Outcome, UserError
 
 
@@ -136,20 +130,16 @@ class JaxVectorEnv:
 
     def save_state(self) -> dict[str, np.ndarray]:
         """The full state as named arrays."""
-        leaves, _ = jax.tree_util.tree_flatten_with_path(self.copies)
-        return {
-            jax.tree_util.keystr(path).removeprefix("."): np.asarray(
-                jax.random.key_data(x) if _is_key(x) else x
-            )
-            for path, x in leaves
-        }
+        leaves = jax.tree_util.tree_leaves_with_path(self.copies)
+        plain = {_name(path): jax.random.key_data(x) if _is_key(x) else x for path, x in leaves}
+        return {name: np.asarray(x) for name, x in plain.items()}
 
     def restore_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Continue from a saved state."""
         shapes = jax.eval_shape(lambda: begin(self.env, self.num_envs, jax.random.key(0)))
 
         def saved(path: Any, like: Any) -> Array:
-            x = jnp.asarray(state[jax.tree_util.keystr(path).removeprefix(".")])
+            x = jnp.asarray(state[_name(path)])
             return jax.random.wrap_key_data(x) if _is_key(like) else x
 
         self.copies = jax.tree_util.tree_map_with_path(saved, shapes)
@@ -167,11 +157,7 @@ def checked_spec(
 ) -> EnvSpec:
     """What there is to know of the environment, or why it cannot be trained on; nothing is run,
     only traced."""
-    own = getattr(env, "budgets", ())
-    budgets = with_new_limits(name, own, budgets) if own and budgets else own or budgets
-    budgets = with_distinct_names(name, given_budgets(name, budgets), None)
-    for budget in budgets:
-        check_budget(name, budget)
+    budgets = settled_budgets(name, getattr(env, "budgets", ()) or None, budgets)
     horizon = checked_horizon(name, horizon or getattr(env, "horizon", None))
     low, high = (_bounds(env, name, which) for which in ("action_low", "action_high"))
     if len(low) != len(high) or not all(a < b for a, b in zip(low, high, strict=True)):
@@ -213,7 +199,8 @@ def _check_step(name: str, before: Any, answer: Any, constraints: int) -> None:
     if not isinstance(answer, tuple) or len(answer) != 2 or not isinstance(answer[1], Outcome):
         raise UserError(f"A step of {name} must return its new state and an algd.Outcome.")
     after, outcome = answer
-    shapes = [dict(_named_leaves(state)) for state in (before, after)]
+    leaves = (jax.tree_util.tree_leaves_with_path(state) for state in (before, after))
+    shapes = [{_name(path) or "the array": x for path, x in found} for found in leaves]
     for leaf in sorted(shapes[0].keys() | shapes[1].keys()):
         was, became = (_kind(known.get(leaf)) for known in shapes)
         if was != became:
@@ -236,9 +223,8 @@ def _check_step(name: str, before: Any, answer: Any, constraints: int) -> None:
             )
 
 
-def _named_leaves(state: Any) -> list[tuple[str, Any]]:
-    leaves, _ = jax.tree_util.tree_flatten_with_path(state)
-    return [(jax.tree_util.keystr(path).removeprefix(".") or "the array", x) for path, x in leaves]
+def _name(path: Any) -> str:
+    return jax.tree_util.keystr(path).removeprefix(".")
 
 
 def _kind(x: Any) -> str:

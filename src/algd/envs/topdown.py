@@ -14,8 +14,8 @@ Point = tuple[float, float]
 class Canvas:
     """A square picture of the part of the plane around ``center``; colors are in [0, 1].
 
-    World coordinates have y pointing up. Shapes are painted over what is there, with the opacity
-    ``alpha``, and may lie partly or wholly outside.
+    World coordinates have y pointing up. Shapes are painted over what is there, disks with the
+    opacity ``alpha``, and may lie partly or wholly outside.
     """
 
     def __init__(
@@ -37,21 +37,14 @@ class Canvas:
         distance = np.hypot(x - center[0], y - center[1]) - radius
         self._paint(rows, columns, distance, color, alpha)
 
-    def ring(
-        self, center: Point, radius: float, width: float, color: Color, alpha: float = 1.0
-    ) -> None:
+    def ring(self, center: Point, radius: float, width: float, color: Color) -> None:
         """Draw a circle with a line of the given width along its edge."""
         rows, columns, x, y = self._around(center, (radius + width, radius + width))
         distance = np.abs(np.hypot(x - center[0], y - center[1]) - radius) - width / 2
-        self._paint(rows, columns, distance, color, alpha)
+        self._paint(rows, columns, distance, color)
 
     def box(
-        self,
-        center: Point,
-        half_size: tuple[float, float],
-        color: Color,
-        angle: float = 0.0,
-        alpha: float = 1.0,
+        self, center: Point, half_size: tuple[float, float], color: Color, angle: float = 0.0
     ) -> None:
         """Fill a rectangle that is turned by ``angle`` about its centre."""
         diagonal = float(np.hypot(*half_size))
@@ -61,11 +54,9 @@ class Canvas:
         across = np.abs(np.cos(angle) * y - np.sin(angle) * x) - half_size[1]
         outside = np.hypot(np.maximum(along, 0.0), np.maximum(across, 0.0))
         distance = outside + np.minimum(np.maximum(along, across), 0.0)
-        self._paint(rows, columns, distance, color, alpha)
+        self._paint(rows, columns, distance, color)
 
-    def line(
-        self, start: Point, stop: Point, width: float, color: Color, alpha: float = 1.0
-    ) -> None:
+    def line(self, start: Point, stop: Point, width: float, color: Color) -> None:
         """Draw a straight line with round ends."""
         center = ((start[0] + stop[0]) / 2, (start[1] + stop[1]) / 2)
         along = (stop[0] - start[0], stop[1] - start[1])
@@ -75,20 +66,18 @@ class Canvas:
         x, y = x - start[0], y - start[1]
         share = np.clip((x * along[0] + y * along[1]) / max(length**2, 1e-300), 0.0, 1.0)
         distance = np.hypot(x - share * along[0], y - share * along[1]) - width / 2
-        self._paint(rows, columns, distance, color, alpha)
+        self._paint(rows, columns, distance, color)
 
-    def arrow(
-        self, start: Point, stop: Point, width: float, color: Color, alpha: float = 1.0
-    ) -> None:
+    def arrow(self, start: Point, stop: Point, width: float, color: Color) -> None:
         """Draw a line with an arrow head at its stop, three times as wide as the line."""
         angle = np.arctan2(stop[1] - start[1], stop[0] - start[0])
-        self.line(start, stop, width, color, alpha)
+        self.line(start, stop, width, color)
         for side in (0.8 * np.pi, -0.8 * np.pi):
             end = (
                 float(stop[0] + 3 * width * np.cos(angle + side)),
                 float(stop[1] + 3 * width * np.sin(angle + side)),
             )
-            self.line(stop, end, width, color, alpha)
+            self.line(stop, end, width, color)
 
     def frame(self, width: float, color: Color) -> None:
         """Draw a border of the given width (in world units) along the edges of the picture."""
@@ -120,7 +109,7 @@ class Canvas:
         columns: slice,
         distance: Float[np.ndarray, "rows columns"],
         color: Color,
-        alpha: float,
+        alpha: float = 1.0,
     ) -> None:
         coverage = alpha * np.clip(0.5 - distance / self.pixel, 0.0, 1.0)[..., None]
         patch = self.colors[rows, columns]

@@ -62,15 +62,13 @@ class Painter:
             self._mujoco = None
 
 
-def topdown_picture(
-    world: World, copy: int, pixels: int = PIXELS
-) -> UInt8[np.ndarray, "pixels pixels 3"]:
+def topdown_picture(world: World, copy: int) -> UInt8[np.ndarray, "pixels pixels 3"]:
     """The scene from above; a red border shows that the last step had a cost."""
     robot = world.robot[copy]
     # The arena has no walls: the camera follows a robot that leaves it.
     beyond = robot[:2] - np.clip(robot[:2], -HALF_WIDTH + 0.3, HALF_WIDTH - 0.3)
     center = (float(beyond[0]), float(beyond[1]))
-    canvas = Canvas(HALF_WIDTH, pixels, center, FLOOR)
+    canvas = Canvas(HALF_WIDTH, PIXELS, center, FLOOR)
     for step in np.arange(-3.0, 4.0):
         x, y = round(center[0]) + float(step), round(center[1]) + float(step)
         canvas.line((x, center[1] - 3.0), (x, center[1] + 3.0), 0.012, GRID)
@@ -92,21 +90,13 @@ def topdown_picture(
     resting = world.timer[copy] > 0
     for i, xy in enumerate(places("button")):
         is_goal = i == world.goal_button[copy]
-        canvas.disk(
-            xy,
-            BUTTON_RADIUS,
-            COLOR["goal"] if is_goal else COLOR["button"],
-            0.45 if resting else 1.0,
-        )
+        color = COLOR["goal" if is_goal else "button"]
+        canvas.disk(xy, BUTTON_RADIUS, color, 0.45 if resting else 1.0)
         if is_goal:
             canvas.ring(xy, BUTTON_RADIUS + 0.08, 0.035, COLOR["goal"])
     for i, xy in enumerate(places("gremlin")):
-        canvas.box(
-            xy,
-            (GREMLIN_HALF_SIZE, GREMLIN_HALF_SIZE),
-            COLOR["gremlin"],
-            _yaw(world, copy, f"gremlin{i}"),
-        )
+        half_size = (GREMLIN_HALF_SIZE, GREMLIN_HALF_SIZE)
+        canvas.box(xy, half_size, COLOR["gremlin"], _yaw(world, copy, f"gremlin{i}"))
     for xy in places("box"):
         _draw_box(canvas, xy, _yaw(world, copy, "box0"))
     _draw_robot(canvas, world, copy)

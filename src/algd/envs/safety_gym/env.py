@@ -12,7 +12,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from jaxtyping import Bool, Float
 
-from algd.envs.adapters import Autoreset
+from algd.envs.adapters import Autoreset, VectorStep
 from algd.envs.safety_gym.drawing import Painter
 from algd.envs.safety_gym.physics import default_threads
 from algd.envs.safety_gym.tasks import COST_LIMIT, HORIZON, SUBSTEPS, TASKS, LayoutName, Task
@@ -161,9 +161,7 @@ class SafetyGymVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         self._autoreset.restart()
         return self.world.reset(np.arange(self.num_envs)), {}
 
-    def step(
-        self, actions: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+    def step(self, actions: np.ndarray) -> VectorStep:
         """Advance every copy by one step; see the class for what happens at episodes' ends."""
         check_running(self._running)
         outcome = self.world.step(checked_actions(np.asarray(actions), self.num_envs))
