@@ -16,12 +16,12 @@ from algd.experiments.trials import (
     Trial,
     by_task,
     compute,
+    measured_speeds,
     save_table,
     summary_table,
     trials,
 )
-from algd.sweeps.estimate import label, speeds
-from algd.sweeps.execution import cache
+from algd.sweeps.estimate import label
 from algd.sweeps.results import Row
 from algd.visualization.grids import COMPARISON, plot_grid
 
@@ -73,9 +73,7 @@ def _reproduce(found: list[Trial], name: str, scale: Scale, out: Path, means: Re
 def time_table(found: Sequence[Trial], out: Path, means: Resources) -> list[Row]:
     """Processor time of one training step, its gradient rounds included, for each line."""
     first = {(trial.job.settings.env, trial.label): trial.job for trial in reversed(found)}
-    measured = speeds(
-        list(first.values()), out / "runs" / "speeds.json", means.workers.threads, cache(), print
-    )
+    measured = measured_speeds(list(first.values()), out, means)
     table = []
     for (env, line), job in reversed(first.items()):
         milliseconds = 1e3 * np.array(measured[label(job)].seconds_per_step)

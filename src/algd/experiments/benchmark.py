@@ -62,8 +62,7 @@ def runs(scale: Scale, out: Path) -> list[Trial]:
 
 def reproduce(scale: Scale, out: Path, means: Resources = Resources()) -> None:  # noqa: B008
     """The comparison of all algorithms, and that with the on-policy one beside it."""
-    found = runs(scale, out)
-    found = compute(found, scale, out, means)
+    found = compute(runs(scale, out), scale, out, means)
     off_policy = [trial for trial in found if trial.label != "PPO+Lag"]
     plot_grid(by_task(off_policy), COMPARISON, out / "benchmark.png")
     with_ppo = {t.job.settings.env for t in found if t.label == "PPO+Lag"}

@@ -122,7 +122,7 @@ def fidelity(steps: Sequence[int], draws: int) -> list[dict[str, Any]]:
     rows = []
     for name in PRESETS:
         for count in steps:
-            algorithm = dataclasses.replace(_diffusion(name), denoise_steps=count)
+            algorithm = dataclasses.replace(diffusion(name), denoise_steps=count)
             for beta in TEMPERATURES:
                 samples = sample_two_well(algorithm, beta, draws)
                 rows.append(
@@ -138,7 +138,8 @@ def fidelity(steps: Sequence[int], draws: int) -> list[dict[str, Any]]:
     return rows
 
 
-def _diffusion(name: str) -> ALGD:
+def diffusion(name: str) -> ALGD:
+    """A preset with a reverse chain."""
     algorithm = preset(name)
     assert isinstance(algorithm, ALGD)
     return algorithm

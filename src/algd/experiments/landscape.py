@@ -113,9 +113,7 @@ def reproduce(scale: Scale, out: Path, run: Path | None = None) -> None:
 def default_run(scale: Scale, out: Path) -> Path:
     """The benchmark's first run in `out`, continued if it was cut short, trained if it is not
     there."""
-    directory = (
-        out / "runs" / ("DiffDrive-algd-smoke" if scale == "smoke" else "DiffDrive-algd-seed0")
-    )
+    directory = out / "runs" / f"DiffDrive-algd-{'smoke' if scale == 'smoke' else 'seed0'}"
     if not directory.exists():
         changes = SMOKE if scale == "smoke" else {}
         api.train("DiffDrive", "algd", out=directory, report=_show, **changes)
@@ -185,15 +183,12 @@ def surface(
     actions = jnp.asarray(grid, jnp.float32)
     q, qc = _critics(algorithm, state, jnp.asarray(obs), actions)
     shape = (len(side), len(side))
-    return Surface(side, _double(q).reshape(shape), _double(qc).reshape(shape))
+    return Surface(side, *(np.asarray(x, np.float64).reshape(shape) for x in (q, qc)))
 
 
 @partial(jax.jit, static_argnames=("algorithm",))
 def _critics(
-    algorithm: ALGD,
-    state: State,
-    obs: Float[Array, " obs"],
-    actions: Float[Array, "actions 2"],
+    algorithm: ALGD, state: State, obs: Float[Array, " obs"], actions: Float[Array, "actions 2"]
 ) -> tuple[Float[Array, " actions"], Float[Array, " actions"]]:
     rows = jnp.broadcast_to(standardised(state, obs), (len(actions), len(obs)))
     q, qc, _ = dimensionless(algorithm, state)
@@ -210,10 +205,6 @@ def energy_over(
         constants = jnp.asarray([lam]), jnp.asarray([limit]), rho
         each = jax.vmap(jax.vmap(lambda q, qc: energy_of(name, q, qc[None], *constants)))
         return np.asarray(each(jnp.asarray(found.q), jnp.asarray(found.qc)))
-
-
-def _double(values: Array) -> np.ndarray:
-    return np.asarray(values, np.float64)
 
 
 # --- curvature --------------------------------------------------------------------------------

@@ -6,9 +6,8 @@ import numpy as np
 
 from algd.experiments import benchmark
 from algd.experiments.scale import Scale
-from algd.experiments.trials import Resources, Trial, save_table
-from algd.sweeps.estimate import label, speeds
-from algd.sweeps.execution import cache
+from algd.experiments.trials import Resources, Trial, measured_speeds, save_table
+from algd.sweeps.estimate import label
 from algd.sweeps.results import Row
 
 # The families of the paper's table are measured on one task each.
@@ -27,13 +26,7 @@ def reproduce(scale: Scale, out: Path, means: Resources = Resources()) -> None: 
 
 def table(trials: list[Trial], out: Path, means: Resources) -> list[Row]:
     """One line for each task and algorithm; ± is the standard deviation of the measurements."""
-    measured = speeds(
-        [trial.job for trial in trials],
-        out / "runs" / "speeds.json",
-        means.workers.threads,
-        cache(),
-        print,
-    )
+    measured = measured_speeds([trial.job for trial in trials], out, means)
     lines = []
     for trial in trials:
         found, settings = measured[label(trial.job)], trial.job.settings

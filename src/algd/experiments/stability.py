@@ -39,8 +39,7 @@ def runs(scale: Scale, out: Path) -> list[Trial]:
 
 def reproduce(scale: Scale, out: Path, means: Resources = Resources()) -> None:  # noqa: B008
     """Return, multiplier and violation over training; how much the multiplier swings."""
-    found = runs(scale, out)
-    found = compute(found, scale, out, means)
+    found = compute(runs(scale, out), scale, out, means)
     plot_grid(by_task(found), STABILITY, out / "stability.png")
     save_table(table(found), out / "stability.csv")
 

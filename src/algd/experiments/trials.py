@@ -12,8 +12,8 @@ from algd.algorithms import preset
 from algd.evaluation.stats import bootstrap_interval
 from algd.experiments.scale import Scale
 from algd.runs.grouping import Groups
-from algd.sweeps.estimate import label
-from algd.sweeps.execution import confirm, execute, plan, print_plan
+from algd.sweeps.estimate import Speed, label, speeds
+from algd.sweeps.execution import cache, confirm, execute, plan, print_plan
 from algd.sweeps.executors import Workers
 from algd.sweeps.plan import Job, check_environments, job, without_duplicates
 from algd.sweeps.results import Row, row, write_csv
@@ -190,6 +190,12 @@ def _means_and_intervals(each: Sequence[Mapping[str, Any]]) -> Row:
         low, high = map(float, bootstrap_interval(values))
         found |= {name: float(values.mean()), f"{name}_low": low, f"{name}_high": high}
     return found
+
+
+def measured_speeds(jobs: Sequence[Job], out: Path, means: Resources) -> dict[str, Speed]:
+    """The speed of each kind of run, by its label."""
+    path = out / "runs" / "speeds.json"
+    return speeds(jobs, path, means.workers.threads, cache(), print)
 
 
 def recorded_rows(found: Sequence[Trial], kind: str, names: Sequence[str]) -> list[Row]:

@@ -2,7 +2,7 @@
 
 import shutil
 import statistics
-import time
+import timeit
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,8 +29,8 @@ class Program(NamedTuple):
 
 def check_format(name: str) -> None:
     """Refuse a form that does not exist."""
-    if name not in get_args(Format):
-        known = get_args(Format)
+    known = get_args(Format)
+    if name not in known:
         raise UserError(
             f"A policy is exported as {', '.join(known)}, not {name!r}.{nearest(name, known)}"
         )
@@ -43,9 +43,8 @@ def write(
     check_format(form)
     if directory.exists() and not (directory.is_dir() and not any(directory.iterdir())):
         raise UserError(f"{directory} exists and is not an empty directory; choose another.")
-    contents, usage, latency = {"numpy": _numpy, "onnx": _onnx, "stablehlo": _stablehlo}[form](
-        data, program
-    )
+    export = {"numpy": _numpy, "onnx": _onnx, "stablehlo": _stablehlo}[form]
+    contents, usage, latency = export(data, program)
     try:
         directory.mkdir(parents=True, exist_ok=True)
         for name, content in contents.items():
@@ -55,9 +54,8 @@ def write(
                 shutil.copyfile(content, directory / name)
             else:
                 (directory / name).write_bytes(content)
-        (directory / "README.md").write_text(
-            readme(data, form, usage, latency, origin), encoding="utf-8"
-        )
+        text = readme(data, form, usage, latency, origin)
+        (directory / "README.md").write_text(text, encoding="utf-8")
     except OSError as error:
         raise UserError(f"Cannot write to {directory}: {error.strerror}.") from error
     return [directory / name for name in (*contents, "README.md")]
@@ -114,14 +112,7 @@ def _stablehlo(data: PolicyData, program: Program) -> tuple[dict[str, Any], str,
 
 def latency_of(call: Callable[[], Any], calls: int = 200) -> float:
     """Median seconds of one call, after a few to warm up."""
-    for _ in range(10):
-        call()
-    spent = []
-    for _ in range(calls):
-        start = time.perf_counter()
-        call()
-        spent.append(time.perf_counter() - start)
-    return statistics.median(spent)
+    return statistics.median(timeit.repeat(call, repeat=10 + calls, number=1)[10:])
 
 
 def readme(

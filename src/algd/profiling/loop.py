@@ -54,20 +54,18 @@ def _both(part: str, name: str, copies: int, seconds: float) -> dict[str, Any]:
     algorithm = _ready(preset(name))
     with tempfile.TemporaryDirectory(prefix="bench-loop-") as folder:
         setups = {w: _setup(w, algorithm, copies if training else 4, folder) for w in ADVANCE}
+        turn = _turn if training else _evaluation
         states, compiled = {}, {}
         for which, setup in setups.items():
             clock = CompileClock()
-            environments = make_envs(setup.settings, setup.settings.envs)
-            states[which] = start(setup, [environments])
+            states[which] = start(setup, [make_envs(setup.settings, setup.settings.envs)])
             # Until the program takes as many steps at a time as it is going to.
-            warm = _turn if training else _evaluation
             for _ in range(2):
-                states[which], _ = warm(setup, states[which], seconds / TURNS)
+                states[which], _ = turn(setup, states[which], seconds / TURNS)
             compiled[which] = clock.stop()
         rates = {which: [] for which in ADVANCE}
         for _ in range(TURNS):
             for which, setup in setups.items():
-                turn = _turn if training else _evaluation
                 states[which], rate = turn(setup, states[which], seconds / TURNS / 2)
                 rates[which].append(rate)
     ratios = [d / h for h, d in zip(rates["host"], rates["device"], strict=True)]
@@ -94,15 +92,8 @@ def _setup(which: Any, algorithm: Algorithm, copies: int, folder: str) -> Setup:
     # A turn ends with a whole rollout, which a row of metrics must not cut.
     rollout = -(-algorithm.kept // copies) * copies
     every = 500 if isinstance(algorithm, ReplayOptions) else rollout
-    settings = Settings(
-        envs=copies,
-        steps=2**30,
-        log_every=every,
-        eval_every=every,
-        checkpoint_every=every,
-        eval_episodes=EPISODES,
-        loop=which,
-    )
+    rows = dict.fromkeys(("log_every", "eval_every", "checkpoint_every"), every)
+    settings = Settings(envs=copies, steps=2**30, eval_episodes=EPISODES, loop=which, **rows)
     spec = make_envs(settings, 1).spec
     return Setup(settings, algorithm, spec, (Run(Path(folder) / which),))
 

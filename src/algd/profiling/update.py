@@ -2,7 +2,7 @@
 
 import dataclasses
 import statistics
-import time
+import timeit
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Literal
@@ -35,12 +35,7 @@ BINDING_SPEC = dataclasses.replace(PAPER_SPEC, budgets=(Budget(0.0),))
 def seconds(call: Callable[[], Any], calls: int) -> list[float]:
     """Wall-clock times of calls that return device arrays, after one that is not counted."""
     jax.block_until_ready(call())
-    times = []
-    for _ in range(calls):
-        start = time.perf_counter()
-        jax.block_until_ready(call())
-        times.append(time.perf_counter() - start)
-    return times
+    return timeit.repeat(lambda: jax.block_until_ready(call()), repeat=calls, number=1)
 
 
 def reference_product(dtype: Any) -> Callable[[], Array]:
@@ -148,12 +143,8 @@ def act_microseconds(algorithm: Algorithm, calls: int = 5_000) -> tuple[float, f
     state = algorithm.init(PAPER_SPEC, jax.random.key(0))
     policy = Policy(algorithm, state, PAPER_SPEC)
     obs = np.zeros(PAPER_SPEC.obs_size, np.float32)
-    times = []
-    for _ in range(calls):
-        start = time.perf_counter()
-        policy.predict(obs)
-        times.append(1e6 * (time.perf_counter() - start))
-    times = sorted(times[calls // 10 :])
+    times = timeit.repeat(lambda: policy.predict(obs), repeat=calls, number=1)
+    times = sorted(1e6 * each for each in times[calls // 10 :])
     return statistics.median(times), times[int(0.99 * len(times))]
 
 

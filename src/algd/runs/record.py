@@ -89,7 +89,7 @@ def write(run: Run, path: Path) -> None:
         "rows": {kind: _columns(rows) for kind, rows in kinds},
         "evaluation": run.evaluation(),
         "seconds": {
-            name: None if value != value else _rounded(value)
+            name: None if value != value else rounded(value)
             for name, value in run.seconds()._asdict().items()
         },
     }
@@ -105,7 +105,7 @@ def thinned(rows: Sequence[dict[str, Any]], most: int = MOST_ROWS) -> list[dict[
 def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """Each name once, with a value or nothing of every row."""
     names = dict.fromkeys(name for row in rows for name in row if name != "kind")
-    return {name: [_rounded(row.get(name)) for row in rows] for name in names}
+    return {name: [rounded(row.get(name)) for row in rows] for name in names}
 
 
 def _from_columns(kind: str, columns: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
@@ -116,5 +116,6 @@ def _from_columns(kind: str, columns: Mapping[str, Sequence[Any]]) -> list[dict[
     ]
 
 
-def _rounded(value: Any) -> Any:
+def rounded(value: Any) -> Any:
+    """A float to as many digits as records and tables keep."""
     return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value

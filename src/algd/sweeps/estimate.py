@@ -4,6 +4,7 @@ import dataclasses
 import json
 import tempfile
 import time
+import timeit
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -41,9 +42,8 @@ class Speed(NamedTuple):
         """Of a whole run with all its evaluations."""
         evaluations = job.settings.steps / job.settings.eval_every + 1
         evaluations += job.episodes / job.settings.eval_episodes
-        return job.settings.steps * float(np.mean(self.seconds_per_step)) + evaluations * float(
-            np.mean(self.seconds_per_evaluation)
-        )
+        training = job.settings.steps * float(np.mean(self.seconds_per_step))
+        return training + evaluations * float(np.mean(self.seconds_per_evaluation))
 
 
 def measure(job: Job, cache: str | None, seconds: float = 2.0, repeats: int = 3) -> Speed:
@@ -70,7 +70,7 @@ def measure(job: Job, cache: str | None, seconds: float = 2.0, repeats: int = 3)
             per_step.append(spent)
         evaluate(setup, state)
         judge = partial(evaluate, setup, state)
-        per_evaluation = [_processor_seconds(judge) for _ in range(repeats)]
+        per_evaluation = timeit.repeat(judge, timer=time.process_time, repeat=repeats, number=1)
     return Speed(per_step, per_evaluation)
 
 
@@ -101,12 +101,6 @@ def _seconds_per_step(
 
 def _advance(setup: Setup, state: TrainState) -> TrainState:
     return (run_program if setup.settings.loop == "device" else iterate)(setup, state)
-
-
-def _processor_seconds(work: Callable[[], Any]) -> float:
-    clock = time.process_time()
-    work()
-    return time.process_time() - clock
 
 
 def label(job: Job) -> str:

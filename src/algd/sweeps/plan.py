@@ -113,8 +113,7 @@ def _configured(
     algorithm = preset(preset_name)
     of_run = get_type_hints(Settings)
     known = (of_run.keys() - {"env", "seed"}) | {f.name for f in dataclasses.fields(algorithm)}
-    run_values, preset_values = {}, {}
-    for name, value in chosen:
+    for name, _ in chosen:
         if name in ("env", "seed"):
             raise UserError(f"{name} is an axis of its own: say --{name}{'s' * (name == 'seed')}.")
         if name not in known:
@@ -122,10 +121,8 @@ def _configured(
                 f"Neither a run nor the preset {preset_name} has a setting {name!r}."
                 f"{nearest(name, known)}"
             )
-        if name in of_run:
-            run_values[name] = value
-        else:
-            preset_values[name] = value
+    run_values = {name: value for name, value in chosen if name in of_run}
+    preset_values = {name: value for name, value in chosen if name not in of_run}
     settings = Settings(**fitted_fields(Settings, run_values))
     algorithm = dataclasses.replace(algorithm, **fitted_fields(type(algorithm), preset_values))
     check(settings, algorithm)
@@ -208,48 +205,34 @@ def read_sweep(path: Path) -> Sweep:
                 f"{path} has an unknown key {name!r}.{nearest(name, KEYS)} "
                 f"It may have {', '.join(KEYS)}; settings of runs and presets go under [set]."
             )
-    try:
-        return _sweep_from(content)
-    except _WrongType as error:
-        key, value = error.args
-        raise UserError(f"{path}: {key} must be {KEYS[key]}, not {value!r}.") from error
 
-
-class _WrongType(Exception):
-    """A key of a sweep file with a value of another type."""
-
-
-def _sweep_from(content: dict[str, Any]) -> Sweep:
-    def each(key: str, kind: type) -> tuple[Any, ...]:
-        value = content[key]
-        items = [fitted(item, kind) for item in (value if isinstance(value, list) else [value])]
-        if not items or not all(type(item) is kind for item in items):
-            raise _WrongType(key, value)
-        return tuple(items)
+    def expect(good: object, key: str, value: Any) -> None:
+        if not good:
+            raise UserError(f"{path}: {key} must be {KEYS[key]}, not {value!r}.")
 
     given: dict[str, Any] = {}
     for key, kind in (("env", str), ("preset", str), ("seeds", int)):
         if key in content:
-            given[key] = each(key, kind)
+            value = content[key]
+            items = [fitted(item, kind) for item in (value if isinstance(value, list) else [value])]
+            expect(items and all(type(item) is kind for item in items), key, value)
+            given[key] = tuple(items)
     if "episodes" in content:
         given["episodes"] = fitted(content["episodes"], int)
-        if type(given["episodes"]) is not int:
-            raise _WrongType("episodes", content["episodes"])
+        expect(type(given["episodes"]) is int, "episodes", content["episodes"])
     table = content.get("set", {})
-    if not isinstance(table, dict) or any(isinstance(value, dict) for value in table.values()):
-        raise _WrongType("set", table)
+    flat = isinstance(table, dict) and not any(isinstance(v, dict) for v in table.values())
+    expect(flat, "set", table)
     tuples = _tuple_settings(given.get("preset", Sweep.preset))
     given["settings"] = {name: _values(value, name in tuples) for name, value in table.items()}
     for name, values in given["settings"].items():
-        if not all(_is_plain(value) for value in values):
-            raise _WrongType("set", {name: table[name]})
+        expect(all(map(_is_plain, values)), "set", {name: table[name]})
     return Sweep(**given)
 
 
 def _is_plain(value: Any) -> bool:
-    if isinstance(value, tuple):
-        return all(isinstance(item, str | int | float) for item in value)
-    return isinstance(value, str | int | float)
+    items = value if isinstance(value, tuple) else (value,)
+    return all(isinstance(item, str | int | float) for item in items)
 
 
 def _values(value: Any, is_tuple: bool) -> tuple[Any, ...]:
@@ -303,7 +286,6 @@ def _check_same(wanted: Job, run: Evidence) -> None:
         asked["loop"] = settings.loop
     other = [key for key in asked if found.get(key) != asked[key]]
     if other:
-        listed = ", ".join(
-            f"{key} is {found.get(key)!r} instead of {asked[key]!r}" for key in other
-        )
+        each = (f"{key} is {found.get(key)!r} instead of {asked[key]!r}" for key in other)
+        listed = ", ".join(each)
         raise UserError(f"{run.place} holds another run: {listed}. Choose another directory.")

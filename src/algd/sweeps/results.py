@@ -12,7 +12,7 @@ from algd.evaluation.stats import known
 from algd.runs.config import Settings, parse_config
 from algd.runs.directory import Run
 from algd.runs.files import write_atomically
-from algd.runs.record import Evidence
+from algd.runs.record import Evidence, rounded
 from algd.sweeps.plan import Job, shown
 from algd.types import Algorithm, UserError, metric_suffixes
 
@@ -107,9 +107,5 @@ def write_csv(table: Sequence[Row], path: Path) -> None:
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, columns)
     writer.writeheader()
-    writer.writerows({k: _rounded(v) for k, v in line.items()} for line in table)
+    writer.writerows({k: rounded(v) for k, v in line.items()} for line in table)
     write_atomically(path, text.getvalue().encode())
-
-
-def _rounded(value: Any) -> Any:
-    return float(f"{value:.6g}") if isinstance(value, float) else value

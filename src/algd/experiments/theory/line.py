@@ -1,6 +1,5 @@
 """A constrained problem on a line, small enough for quadrature."""
 
-from collections.abc import Callable
 from functools import partial
 
 import jax
@@ -10,7 +9,7 @@ from jaxtyping import Array, Float
 from scipy.optimize import brentq
 from scipy.special import rel_entr
 
-from algd.experiments.fidelity import two_well
+from algd.experiments.fidelity import Energy, two_well
 from algd.objectives import lagrangians
 
 # A line long enough that no density here reaches its ends.
@@ -28,9 +27,6 @@ def value(action: Float[Array, ""]) -> Float[Array, ""]:
 def cost(action: Float[Array, ""]) -> Float[Array, ""]:
     """Q_c: the left one is dear."""
     return 1.0 - jnp.tanh(2.0 * action) + 0.1 * action**2
-
-
-Energy = Callable[[Float[Array, ""]], Float[Array, ""]]
 
 
 def in_action(

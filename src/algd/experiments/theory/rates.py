@@ -8,10 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from algd.algorithms import preset
-from algd.algorithms.algd import ALGD
 from algd.evaluation.stats import Interval, bootstrap_interval
-from algd.experiments.fidelity import smoothed_scores
+from algd.experiments.fidelity import diffusion, smoothed_scores
 from algd.experiments.theory.checks import Check, at_most, equals
 from algd.experiments.theory.line import BETA, Energy, augmented, divergence, optimal_multiplier
 from algd.experiments.theory.scores import in_latent
@@ -100,9 +98,7 @@ def kl_of_fields(sizes: Sizes) -> dict[str, Float[np.ndarray, "fields samples"]]
     divergence. One field is one set of N proposals at each level. `path` is the sum that Girsanov's
     theorem gives for whole chains, `end` the divergence of the last latents.
     """
-    algorithm = preset("algd")
-    assert isinstance(algorithm, ALGD)
-    schedule, _ = algorithm.schedule
+    schedule, _ = diffusion("algd").schedule
     xs = jnp.asarray(np.linspace(-5.0, 5.0, 501))
     energy = in_latent(augmented(optimal_multiplier(BETA)))
     sigmas, variances = jnp.asarray(schedule.sigmas), jnp.asarray(schedule.delta_sigma2)
