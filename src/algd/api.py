@@ -31,16 +31,7 @@ from algd.runs.validation import check_effect, fitted, fitted_fields
 from algd.training import loop
 from algd.training.loop import Callback, Report
 from algd.training.warm_start import check_same_spaces
-from algd.types import (
-    Algorithm,
-    BudgetLike,
-    Choice,
-    Count,
-    Number,
-    UserError,
-    budgets_of,
-    nearest,
-)
+from algd.types import Algorithm, BudgetLike, Choice, Count, Number, UserError, budgets_of, nearest
 
 
 def train(
@@ -69,17 +60,8 @@ def train(
     metrics and every evaluation; its answer `False` stops the run with everything saved.
     """
     source = read_snapshot(start_from) if start_from is not None else None
-    plan = planned(env, algorithm, budget, cost_function, options, source)
-    return run_to_end(
-        plan.settings,
-        plan.algorithm,
-        plan.preset,
-        out,
-        report,
-        source,
-        plan.given,
-        several(callback),
-    )
+    settings, chosen, name, given = planned(env, algorithm, budget, cost_function, options, source)
+    return run_to_end(settings, chosen, name, out, report, source, given, several(callback))
 
 
 class Plan(NamedTuple):
@@ -317,15 +299,16 @@ def evaluate(
         )
     finally:
         close(environments)
-    told = {
+    return {
         "run": str(source.directory),
         "preset": source.preset,
         "env": settings.env,
         "mode": mode,
+        "step": source.step,
+        "steps": source.settings.steps,
+        "constraints": [each.name for each in spec.budgets],
+        **summarise(found, spec),
     }
-    told |= {"step": source.step, "steps": source.settings.steps}
-    told |= {"constraints": [each.name for each in spec.budgets]}
-    return told | summarise(found, spec)
 
 
 @dataclasses.dataclass(frozen=True)

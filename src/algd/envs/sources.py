@@ -84,7 +84,9 @@ def name_of(env: EnvLike) -> str:
             plain = getattr(env, "func", env)
             name = getattr(plain, "__qualname__", type(plain).__name__)
             module = getattr(env, "__module__", "")
-            return f"{module}:{name}" if _is_found(env, module, name) else name
+            # Importing the module brings it under this name, unless that is a script.
+            found = module not in ("", "__main__") and _inside(module, name) is env
+            return f"{module}:{name}" if found else name
 
 
 def is_found_again(env: EnvLike) -> bool:
@@ -102,11 +104,6 @@ def is_found_again(env: EnvLike) -> bool:
     module = point.partition(":")[0] if isinstance(point, str) else point.__module__
     plugins = {entry.module.partition(".")[0] for entry in entry_points(group="gymnasium.envs")}
     return module.partition(".")[0] in {"gymnasium", "algd", *plugins}
-
-
-def _is_found(value: Any, module: str, name: str) -> bool:
-    """Whether importing the module brings the value under this name; a script's is another one."""
-    return module not in ("", "__main__") and _inside(module, name) is value
 
 
 def _inside(module: str, name: str) -> Any:

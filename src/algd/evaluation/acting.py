@@ -30,11 +30,7 @@ def act(
 
 
 def best_of(
-    algorithm: Algorithm,
-    state: Any,
-    obs: Float[Array, " obs"],
-    key: PRNGKeyArray,
-    candidates: int,
+    algorithm: Algorithm, state: Any, obs: Float[Array, " obs"], key: PRNGKeyArray, candidates: int
 ) -> Float[Array, " action"]:
     """Of so many draws from the policy the one with the lowest objective."""
     if not isinstance(algorithm, RanksActions):
@@ -59,9 +55,7 @@ class NonFiniteAction(UserError):
         super().__init__("The policy's action is infinite or not a number.")
 
 
-def finite(
-    actions: Float[Array | np.ndarray, "*envs action"],
-) -> Float[np.ndarray, "*envs action"]:
+def finite(actions: Float[Array | np.ndarray, "*envs action"]) -> Float[np.ndarray, "*envs action"]:
     """The actions on the host, where an environment may see them."""
     on_host = np.asarray(actions)
     if not np.isfinite(on_host).all():

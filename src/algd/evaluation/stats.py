@@ -116,8 +116,7 @@ def bootstrap_band(
     seed: int = 0,
 ) -> Interval:
     """The interval of the mean curve at every step; each draw takes whole runs."""
-    columns = [np.asarray(curves, float).T]
-    return _percentiles(columns, np.mean, level, resamples, seed)
+    return _percentiles([np.asarray(curves, float).T], np.mean, level, resamples, seed)
 
 
 def performance_profile_band(
@@ -152,7 +151,6 @@ def _percentiles(
     level: float,
     resamples: int,
     seed: int,
-    vectorized: bool | None = None,
 ) -> Interval:
     """SciPy's bootstrap; each sample is drawn from independently along its last axis."""
     if min(sample.shape[-1] for sample in samples) < 2:
@@ -164,7 +162,6 @@ def _percentiles(
         n_resamples=resamples,
         batch=200,
         axis=-1,
-        vectorized=vectorized,
         confidence_level=level,
         method="percentile",
         rng=np.random.default_rng(seed),
@@ -293,11 +290,11 @@ def run_figures(rows: Rows, budgets: Sequence[Budget], evaluations: int = 1) -> 
         cost = last(f"cost{end}")
         spent, unsafe = (column(rows, "train", f"total_{n}{end}") for n in ("cost", "unsafe_steps"))
         oscillation = lambda_oscillation(column(rows, "train", f"lam{end}"))
-        expected, measured = (
-            column(rows, "eval", f"{n}_cost{end}") for n in ("expected", "discounted")
-        )
+        expected = column(rows, "eval", f"expected_cost{end}")
+        measured = column(rows, "eval", f"discounted_cost{end}")
         # The first evaluation sees critics that have learned nothing yet.
-        critics = calibration(expected[1:], measured[1:]) if len(expected) > 1 else None
+        unknown = Calibration(math.nan, math.nan, math.nan)
+        critics = calibration(expected[1:], measured[1:]) if len(expected) > 1 else unknown
         figures |= {
             f"cost{end}": cost,
             f"relative_cost{end}": relative_cost(cost, budget.limit),
@@ -308,9 +305,7 @@ def run_figures(rows: Rows, budgets: Sequence[Budget], evaluations: int = 1) -> 
             f"lambda_total_variation{end}": oscillation.total_variation,
             f"lambda_late_std{end}": oscillation.late_std,
         }
-        for name in Calibration._fields:
-            value = float("nan") if critics is None else getattr(critics, name)
-            figures[f"critics_{name}{end}"] = value
+        figures |= {f"critics_{name}{end}": value for name, value in critics._asdict().items()}
     return figures
 
 

@@ -29,9 +29,7 @@ ADVANCE: dict[str, Callable[[Setup, TrainState], TrainState]] = {
 
 
 def bench_loop(
-    names: Sequence[str],
-    seconds: float = 15.0,
-    tell: Callable[[str], None] = lambda what: None,
+    names: Sequence[str], seconds: float = 15.0, tell: Callable[[str], None] = lambda what: None
 ) -> list[dict[str, Any]]:
     """A row for each preset with its copies on DiffDrive, and one for an evaluation by the first.
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Bool, Float, Int, PRNGKeyArray
 
 from algd.runs.best import best_step
 from algd.runs.config import Settings, parse_config, spec_of
@@ -80,19 +80,12 @@ class Checkpoint(NamedTuple):
 
 def write_checkpoint(run: Run, held: Checkpoint, best: int | None = None) -> None:
     """Write one; all but the newest few and that of the best evaluation are dropped."""
-    sections = {
-        "learner": held.learner,
-        "env": held.env,
-        "statistics": held.statistics,
-        "rollout": {} if held.rollout is None else _of_transition(held.rollout),
-        "pending": {} if held.pending is None else _of_pending(held.pending),
-    }
     arrays = {
-        f"{section}/{name}": value
-        for section, part in sections.items()
-        for name, value in part.items()
-    }
-    arrays |= {
+        **_below("learner", held.learner),
+        **_below("env", held.env),
+        **_below("statistics", held.statistics),
+        **_below("rollout", {} if held.rollout is None else _of_transition(held.rollout)),
+        **_below("pending", {} if held.pending is None else _of_pending(held.pending)),
         "obs": held.obs,
         "counters": np.array(held.counters, np.int64),
         "log": np.array(held.log, np.int64),
@@ -107,17 +100,12 @@ def read_checkpoint(run: Run, path: Path) -> Checkpoint:
     check_alike(arrays, {n: np.zeros(size, np.int64) for n, size in NUMBERS.items()})
     if not ((arrays["counters"] >= 0) & (arrays["counters"] < 2**31)).all():
         raise DamagedFile(f"{path} has counters that no run can reach")
-
-    def section(name: str) -> Arrays:
-        prefix = f"{name}/"
-        return {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
-
     try:
-        rollout, pending = section("rollout"), section("pending")
+        rollout, pending = _inside(arrays, "rollout"), _inside(arrays, "pending")
         return Checkpoint(
-            learner=section("learner"),
-            env=section("env"),
-            statistics=section("statistics"),
+            learner=_inside(arrays, "learner"),
+            env=_inside(arrays, "env"),
+            statistics=_inside(arrays, "statistics"),
             rollout=_to_transition(rollout) if rollout else None,
             pending=_to_pending(pending) if pending else None,
             obs=arrays["obs"],
@@ -195,17 +183,25 @@ def _name(path: Any) -> str:
     return jax.tree_util.keystr(path).removeprefix(".")
 
 
+def _below(section: str, arrays: Mapping[str, Any]) -> Arrays:
+    return {f"{section}/{name}": np.asarray(x) for name, x in arrays.items()}
+
+
+def _inside(arrays: Arrays, section: str) -> Arrays:
+    prefix = f"{section}/"
+    return {k.removeprefix(prefix): x for k, x in arrays.items() if k.startswith(prefix)}
+
+
 def _of_transition(transition: Transition) -> Arrays:
     fields = {f.name: getattr(transition, f.name) for f in dataclasses.fields(transition)}
-    extras = fields.pop("extras")
-    named = fields | {f"extras/{name}": value for name, value in extras.items()}
-    return {name: np.asarray(value) for name, value in named.items()}
+    extras = _below("extras", fields.pop("extras"))
+    return {name: np.asarray(value) for name, value in fields.items()} | extras
 
 
 def _to_transition(arrays: Arrays) -> Transition:
-    parts: dict[str, Array] = {name: jnp.asarray(value) for name, value in arrays.items()}
-    inside = [name for name in parts if name.startswith("extras/")]
-    extras = {name.removeprefix("extras/"): parts.pop(name) for name in inside}
+    own = [name for name in arrays if not name.startswith("extras/")]
+    parts = {name: jnp.asarray(arrays[name]) for name in own}
+    extras = {name: jnp.asarray(x) for name, x in _inside(arrays, "extras").items()}
     return Transition(**parts, extras=extras)
 
 
@@ -214,16 +210,13 @@ def _of_pending(pending: PendingUpdate) -> Arrays:
         "key": jax.random.key_data(pending.key),
         "rounds": np.array(pending.rounds, np.int64),
     }
-    fresh = {f"fresh/{name}": x for name, x in _of_transition(own.pop("fresh")).items()}
+    fresh = _below("fresh", _of_transition(own.pop("fresh")))
     return {name: np.asarray(x) for name, x in own.items()} | fresh
 
 
 def _to_pending(arrays: Arrays) -> PendingUpdate:
-    fresh = {
-        name.removeprefix("fresh/"): x for name, x in arrays.items() if name.startswith("fresh/")
-    }
     return PendingUpdate(
-        fresh=_to_transition(fresh),
+        fresh=_to_transition(_inside(arrays, "fresh")),
         keep=arrays["keep"],
         cost_so_far=arrays["cost_so_far"],
         ended=arrays["ended"],

@@ -155,15 +155,11 @@ def check_imported(env: str) -> None:
         )
 
 
-def is_same_environment(one: str, other: str) -> bool:
-    """Whether both mean one id, whichever module registers it."""
-    return one.rpartition(":")[2] == other.rpartition(":")[2]
-
-
 def is_another_task(env: str, config: Mapping[str, Any]) -> bool:
-    """Whether this is not where the run's own environment is found, but another one."""
-    own = config["settings"]["env"]
-    return "env" not in config.get("given", ()) and not is_same_environment(env, own)
+    """Whether this is not where the run's own environment is found, but another one: two names
+    mean one environment, whichever module registers it."""
+    one, own = (name.rpartition(":")[2] for name in (env, config["settings"]["env"]))
+    return "env" not in config.get("given", ()) and one != own
 
 
 def with_environment(
@@ -184,10 +180,8 @@ def with_environment(
             "--env module:Name says which class or function makes the environment, with its cost "
             f"(in Python: {', '.join(f'{word}=...' for word in unnamed)})."
         )
-    if env is None:
-        if not trust:
-            check_imported(settings.env)
-        return settings, given
+    if env is None and not trust:
+        check_imported(settings.env)
     if not isinstance(env, str):
         return settings, given
     if not unnamed and is_another_task(env, config):
@@ -245,12 +239,9 @@ def check_memory(spec: EnvSpec, slots: int, algorithm: Algorithm) -> None:
     rows = [getattr(algorithm, name, 1) for name in ("batch_size", "mc_samples", "cost_ensemble")]
     update = 4 * math.prod(rows) * getattr(algorithm, "critic_hidden", 1)
     available = available_memory()
+    stored, slot_option = slots * spec.transition_bytes, "--replay-size or --rollout-steps"
     for what, needed, option in (
-        (
-            f"{slots:,} transitions",
-            slots * spec.transition_bytes,
-            "--replay-size or --rollout-steps",
-        ),
+        (f"{slots:,} transitions", stored, slot_option),
         ("Networks of these widths", networks, "--critic-hidden and the like"),
         ("Updates of this size", update, "--batch-size, --mc-samples or --cost-ensemble"),
     ):
@@ -273,9 +264,8 @@ def describe(settings: Settings, algorithm: Algorithm, name: str, spec: EnvSpec)
         "obs_size": spec.obs_size,
         "action_low": spec.action_low,
         "action_high": spec.action_high,
-        **{
-            name: value for name in ("obs_layout", "action_shape") if (value := getattr(spec, name))
-        },
+        **({"obs_layout": spec.obs_layout} if spec.obs_layout else {}),
+        **({"action_shape": spec.action_shape} if spec.action_shape else {}),
         "versions": versions,
         # Sums are ordered differently by XLA and by code of our own, and by other processors.
         "native": library.available(),

@@ -208,12 +208,9 @@ class Run:
 
     def checkpoints(self) -> list[tuple[int, Path]]:
         """Checkpoints by step, oldest first."""
-        found = []
-        for path in (self.directory / "checkpoints").glob("step-*.algd"):
-            match = re.fullmatch(r"step-(\d+)\.algd", path.name)
-            if match:
-                found.append((int(match[1]), path))
-        return sorted(found)
+        paths = (self.directory / "checkpoints").glob("step-*.algd")
+        found = ((re.fullmatch(r"step-(\d+)\.algd", path.name), path) for path in paths)
+        return sorted((int(match[1]), path) for match, path in found if match)
 
     def write_checkpoint(
         self, step: int, arrays: Mapping[str, np.ndarray], best: int | None = None
@@ -242,12 +239,9 @@ class Run:
 
     def pieces(self) -> list[tuple[int, int, Path]]:
         """The pieces of the replay buffer, oldest first: first transition, one past the last."""
-        found = []
-        for path in (self.directory / "replay").glob("*.algd"):
-            match = re.fullmatch(r"(\d+)-(\d+)\.algd", path.name)
-            if match:
-                found.append((int(match[1]), int(match[2]), path))
-        return sorted(found)
+        paths = (self.directory / "replay").glob("*.algd")
+        found = ((re.fullmatch(r"(\d+)-(\d+)\.algd", path.name), path) for path in paths)
+        return sorted((int(match[1]), int(match[2]), path) for match, path in found if match)
 
     def last_good(self) -> str:
         """A sentence on what a broken run can be continued from."""

@@ -12,9 +12,7 @@ from tensorboardX.proto.event_pb2 import (
     Event,  # pyright: ignore[reportAttributeAccessIssue]
     SessionLog,  # pyright: ignore[reportAttributeAccessIssue]
 )
-from tensorboardX.proto.summary_pb2 import (
-    Summary,  # pyright: ignore[reportAttributeAccessIssue]
-)
+from tensorboardX.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue]
 
 from algd.runs.directory import Run
 from algd.runs.files import LogPosition, seal

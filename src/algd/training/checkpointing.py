@@ -28,11 +28,7 @@ from algd.runs.files import DamagedFile, LogPosition
 from algd.training.replay import Replay, capacity, example
 from algd.training.seeds import split
 from algd.training.state import Setup, TrainState, empty_rollout, start
-from algd.training.statistics import (
-    no_episodes,
-    statistics_from_arrays,
-    statistics_to_arrays,
-)
+from algd.training.statistics import no_episodes, statistics_from_arrays, statistics_to_arrays
 from algd.training.steps import Diverged, count_metrics, fresh_episodes
 from algd.training.updates import replicate
 from algd.types import CostVectorEnv, ReplayOptions, Transition, UserError

@@ -111,9 +111,9 @@ def run_program(setup: Setup, state: TrainState) -> TrainState:
 
 def _next_stride(stride: int, seconds: float) -> int:
     """More vector steps in the next call if this one was short, fewer if it was long."""
-    return (
-        2 * stride if 2 * seconds < PATIENCE else stride if seconds < PATIENCE else -(-stride // 2)
-    )
+    if seconds < PATIENCE:
+        return 2 * stride if 2 * seconds < PATIENCE else stride
+    return -(-stride // 2)
 
 
 def program_length(setup: Setup) -> int:

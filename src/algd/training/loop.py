@@ -129,13 +129,8 @@ def train_seeds(
             fresh = jax.eval_shape(lambda: algorithm.init(spec, jax.random.key(0)))
             check_fits(start_from, algorithm, fresh, settings.env, spec)
             source = Run(start_from.directory.absolute())
-            origin = {
-                "started_from": {
-                    "run": str(source.directory),
-                    "id": source.id,
-                    "step": start_from.step,
-                }
-            }
+            begun = {"run": str(source.directory), "id": source.id, "step": start_from.step}
+            origin = {"started_from": begun}
         together = {"seeds": len(each)} if len(each) > 1 else {}
         runs = [create_run(directory) for directory in directories]
         for mine, run in zip(each, runs, strict=True):
@@ -216,9 +211,7 @@ def resume(
             tell(note)
         with run.writing():
             run.forget_after(state.step, state.stored[0])
-            kept = {
-                name: config[name] for name in ("id", "started_from", "seeds") if name in config
-            }
+            kept = {k: config[k] for k in ("id", "started_from", "seeds") if k in config}
             run.write_config(described | kept | unnamed(given))
         _loop(setup, state, [position], report, callbacks)
     return run, notes

@@ -19,13 +19,7 @@ from algd.evaluation.episodes import evaluate as evaluate_policy
 from algd.runs.checkpoint import Counters, PendingUpdate
 from algd.training.seeds import split, stack
 from algd.training.state import Setup, TrainState
-from algd.training.statistics import (
-    count_step,
-    count_update,
-    evaluation_row,
-    forgotten,
-    take_row,
-)
+from algd.training.statistics import count_step, count_update, evaluation_row, forgotten, take_row
 from algd.training.updates import (
     give_feedback,
     learn,
@@ -150,10 +144,7 @@ def advance_counters(setup: Setup, counters: Counters) -> tuple[Counters, int]:
 
 
 def _kept(
-    setup: Setup,
-    state: TrainState,
-    obs: Float[np.ndarray, "envs obs"],
-    result: EnvStep,
+    setup: Setup, state: TrainState, obs: Float[np.ndarray, "envs obs"], result: EnvStep
 ) -> Bool[np.ndarray, " envs"]:
     """Which copies' steps may be stored; stop if one may not and the settings say so."""
     faults = broken_steps(result)

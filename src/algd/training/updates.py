@@ -111,11 +111,7 @@ def learn(
 
 @partial(jax.jit, static_argnames=("algorithm", "seeds"), donate_argnames=("learner",))
 def learn_from_rollout(
-    algorithm: Algorithm,
-    learner: Any,
-    batch: Transition,
-    key: Key[Array, "*seeds"],
-    seeds: int = 1,
+    algorithm: Algorithm, learner: Any, batch: Transition, key: Key[Array, "*seeds"], seeds: int = 1
 ) -> tuple[Any, Metrics]:
     """One update on the steps just collected, `[time, envs, ...]`."""
     return over_seeds(algorithm.update, seeds)(learner, batch, key)

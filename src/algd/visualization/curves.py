@@ -240,16 +240,9 @@ def name_lines(axes: Axes, ends: Sequence[tuple[float, str, str]]) -> None:
 
 def beside(axes: Axes, text: str, height: float, of: Any, color: str = INK) -> None:
     """A word to the right of the panel, where it hides no curve."""
-    axes.annotate(
-        text,
-        (1.0, height),
-        (4, 0),
-        xycoords=("axes fraction", of),
-        textcoords="offset points",
-        va="center",
-        fontsize=8,
-        color=color,
-    )
+    look = {"va": "center", "fontsize": 8, "color": color}
+    where = {"xycoords": ("axes fraction", of), "textcoords": "offset points"}
+    axes.annotate(text, (1.0, height), (4, 0), **where, **look)
 
 
 def draw_calibration(axes: Axes, groups: Groups, styles: Styles, index: int, end: str) -> None:
@@ -303,6 +296,7 @@ def draw_boxes(axes: Axes, groups: Groups, styles: Styles, index: int, end: str)
     for place, (label, runs) in enumerate(groups.items()):
         style = styles[label]
         places = np.arange(INTERVALS) + (place + 0.5) * width - 0.4
+        filled = {"alpha": 0.75, "hatch": style.hatch}
         for x, values in zip(places, training_costs(runs, end), strict=True):
             if not len(values):
                 # An empty line would still take part in the layout, in the figure's corner.
@@ -311,7 +305,7 @@ def draw_boxes(axes: Axes, groups: Groups, styles: Styles, index: int, end: str)
                 look = {"color": style.color, "ms": 5, "clip_on": False}
                 axes.plot(np.full(len(values), x), values, style.marker, **look)
                 continue
-            drawn = axes.boxplot(
+            axes.boxplot(
                 values,
                 positions=[x],
                 widths=0.8 * width,
@@ -320,10 +314,8 @@ def draw_boxes(axes: Axes, groups: Groups, styles: Styles, index: int, end: str)
                 whiskerprops={"color": INK, "lw": 0.9},
                 capprops={"color": INK, "lw": 0.9},
                 flierprops={"marker": ".", "ms": 3, "mec": style.color},
-                boxprops={"facecolor": style.color, "edgecolor": INK, "lw": 0.9},
+                boxprops={"facecolor": style.color, "edgecolor": INK, "lw": 0.9, **filled},
             )
-            for box in drawn["boxes"]:
-                box.set(alpha=0.75, hatch=style.hatch)
     edges = np.linspace(0, 100, INTERVALS + 1)
     names = [f"{a:.0f}–{b:.0f} %" for a, b in pairwise(edges)]
     axes.set_xticks(np.arange(INTERVALS), names)
@@ -338,10 +330,8 @@ def draw_curve(axes: Axes, found: Curve | None, style: Style, marked: bool = Fal
     """A line with its interval; `marked` where the values are few and the line only joins them."""
     if found is None:
         return
-    marker = style.marker if marked else ""
-    axes.plot(
-        found.steps, found.mean, color=style.color, ls=style.dash, lw=1.8, marker=marker, ms=4
-    )
+    look = {"ls": style.dash, "lw": 1.8, "marker": style.marker if marked else "", "ms": 4}
+    axes.plot(found.steps, found.mean, color=style.color, **look)
     if len(found.values) > 1:
         low, high = found.interval
         axes.fill_between(found.steps, low, high, color=style.color, alpha=0.18, lw=0)
@@ -389,8 +379,7 @@ def finish(axes: Axes, ylabel: str) -> None:
     """The common look of every panel."""
     axes.set_ylabel(ylabel)
     axes.grid(alpha=0.25, lw=0.6)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    axes.spines[["top", "right"]].set_visible(False)
 
 
 def _lengths(values: Float[np.ndarray, " seeds"]) -> Float[np.ndarray, "2 1"]:
@@ -484,14 +473,8 @@ def add_legend(figure: Figure, styles: Styles) -> None:
         Line2D([], [], color=s.color, ls=s.dash, marker=s.marker, ms=5, lw=1.8, label=label)
         for label, s in styles.items()
     ]
-    figure.legend(
-        handles=handles,
-        loc="outside upper center",
-        ncols=columns,
-        frameon=False,
-        fontsize=9,
-        handlelength=3.5,
-    )
+    place = {"loc": "outside upper center", "ncols": columns, "handlelength": 3.5}
+    figure.legend(handles=handles, frameon=False, fontsize=9, **place)
 
 
 @cache

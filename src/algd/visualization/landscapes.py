@@ -70,23 +70,15 @@ def draw_fidelity(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     betas = list(dict.fromkeys(row["beta"] for row in rows))
     names = list(dict.fromkeys(row["preset"] for row in rows))
     steps = list(dict.fromkeys(row["steps"] for row in rows))
-    figure, panels = plt.subplots(
-        2,
-        len(betas),
-        figsize=(3.6 * len(betas), 5.6),
-        sharex=True,
-        sharey="row",
-        squeeze=False,
-        layout="constrained",
-    )
+    look = {"figsize": (3.6 * len(betas), 5.6), "layout": "constrained", "squeeze": False}
+    figure, panels = plt.subplots(2, len(betas), sharex=True, sharey="row", **look)
     for column, beta in enumerate(betas):
         for row, measure in enumerate(("total_variation", "kl")):
             axes = panels[row, column]
             for name, color in zip(names, (COLORS[1], COLORS[2], COLORS[0]), strict=True):
                 own = [r for r in rows if r["preset"] == name and r["beta"] == beta]
-                axes.plot(
-                    steps, [r[measure] for r in own], "o-", color=color, ms=4, lw=1.6, label=name
-                )
+                values = [r[measure] for r in own]
+                axes.plot(steps, values, "o-", color=color, ms=4, lw=1.6, label=name)
             axes.set_xscale("log")
             # A single number of steps gives no limits by itself.
             axes.set_xlim(min(steps) / 1.3, max(steps) * 1.3)
@@ -112,28 +104,15 @@ def draw_invariance(
     shown = np.abs(points) <= 1.0
     x, safe = points[shown], curves["cost"][shown] <= 0.0
     for axes in (left, right):
-        axes.fill_between(
-            x,
-            0,
-            1,
-            where=safe.tolist(),
-            transform=axes.get_xaxis_transform(),
-            color=COLORS[2],
-            alpha=0.12,
-            lw=0,
-            label="$Q_c \\leq h$",
-        )
+        look = {"color": COLORS[2], "alpha": 0.12, "lw": 0, "label": "$Q_c \\leq h$"}
+        whole = {"where": safe.tolist(), "transform": axes.get_xaxis_transform()}
+        axes.fill_between(x, 0, 1, **whole, **look)
         axes.set_xlabel("action")
-    left.plot(
-        x, curves["plain"][shown], color=COLORS[1], lw=1.8, label="$\\pi^* \\propto e^{-L/\\beta}$"
-    )
-    left.plot(
-        x,
-        curves["augmented"][shown],
-        color=COLORS[0],
-        lw=1.8,
-        label="$\\pi_A^* \\propto e^{-L_A/\\beta}$",
-    )
+    for name, color, label in (
+        ("plain", COLORS[1], "$\\pi^* \\propto e^{-L/\\beta}$"),
+        ("augmented", COLORS[0], "$\\pi_A^* \\propto e^{-L_A/\\beta}$"),
+    ):
+        left.plot(x, curves[name][shown], color=color, lw=1.8, label=label)
     finish(left, "density at λ*")
     right.plot(x, curves["gap"][shown], color=INK, lw=1.8, label="$L_A - L$ at λ*")
     right.axhline(0, color=INK, lw=0.8, ls="--")

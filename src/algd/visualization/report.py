@@ -9,7 +9,6 @@ import io
 import math
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +22,7 @@ from algd.evaluation.stats import Interval, bootstrap_interval, run_figures
 from algd.runs.grouping import Groups, differing_settings, training_settings
 from algd.runs.record import Evidence
 from algd.types import Budget, UserError, metric_suffixes
-from algd.visualization.curves import Panel, budgets_of, panel_svg, panels_of, seeds_text, styles_of
+from algd.visualization.curves import budgets_of, panel_svg, panels_of, seeds_text, styles_of
 from algd.visualization.video import film, write_film
 
 # Of one episode: enough to follow it, and small enough to send the page by mail.
@@ -93,7 +92,8 @@ def build(
         figures, films = [], []
         for panel in panels_of("all", groups):
             report(f"{task}: {panel.name}")
-            figures.append(figure(panel, panel_svg(panel, groups, styles), alt))
+            source = inlined(panel_svg(panel, groups, styles), "image/svg+xml")
+            figures.append(Figure(panel.name, source, f"{panel.name} on {alt}"))
         for label, members in rows.items() if episodes else ():
             report(f"{task}: film of {label}")
             try:
@@ -124,9 +124,7 @@ def page(
     return templates.get_template("report.html").render(
         count=f"{runs} run{'s' * (runs != 1)} on {', '.join(tasks)}",
         policy=POLICY,
-        style=Markup(
-            files("algd.visualization").joinpath("report.css").read_text(encoding="utf-8")
-        ),
+        style=Markup(files("algd.visualization").joinpath("report.css").read_text("utf-8")),
         sections=sections,
         notes=notes,
     )
@@ -177,7 +175,7 @@ def duration(seconds: float) -> str:
 def interval_of(rows: Sequence[Row], name: str) -> Interval:
     """Where the mean lies: by the spread over seeds, or of a single seed over its episodes."""
     if len(rows) > 1:
-        return bootstrap_interval(figures_of(rows, name))
+        return bootstrap_interval([row.figures[name] for row in rows])
     (row,) = rows
     quantity, slash, constraint = name.partition("/")
     spread = row.last.get(f"{quantity}_std{slash}{constraint}", math.nan)
@@ -191,7 +189,7 @@ def with_interval(rows: Sequence[Row], name: str, verdict: str = "") -> Cell:
     """The mean, and below it where it may lie."""
     low, high = interval_of(rows, name)
     interval = "" if math.isnan(low) else f"{number(low)} to {number(high)}"
-    return Cell(number(float(np.mean(figures_of(rows, name)))), interval, verdict)
+    return Cell(number(mean_of(rows, name)), interval, verdict)
 
 
 def verdict(rows: Sequence[Row], budget: Budget, end: str) -> str:
@@ -245,11 +243,10 @@ def summary(rows: Mapping[str, Sequence[Row]], budgets: Sequence[Budget]) -> dic
     columns += [f"training cost{name}" for name in names] + ["wall time"]
     lines = []
     for label, members in rows.items():
-        of = partial(figures_of, members)
         cells: list[Cell | str] = [label, str(len(members)), with_interval(members, "return")]
         for budget, end in zip(budgets, ends(budgets), strict=True):
             cells.append(with_interval(members, f"cost{end}", verdict(members, budget, end)))
-            cells.append(f"{np.mean(of(f'episodes_over_budget{end}')):.0%}")
+            cells.append(f"{mean_of(members, f'episodes_over_budget{end}'):.0%}")
         cells += [with_interval(members, f"training_cost{end}") for end in ends(budgets)]
         cells.append(duration(float(np.mean([row.seconds for row in members]))))
         lines.append(cells)
@@ -257,9 +254,9 @@ def summary(rows: Mapping[str, Sequence[Row]], budgets: Sequence[Budget]) -> dic
     return {"columns": columns, "summary": lines, "caption": words}
 
 
-def figures_of(rows: Sequence[Row], name: str) -> list[float]:
-    """One figure of every run."""
-    return [row.figures[name] for row in rows]
+def mean_of(rows: Sequence[Row], name: str) -> float:
+    """One figure, the mean over runs."""
+    return float(np.mean([row.figures[name] for row in rows]))
 
 
 def details(
@@ -297,20 +294,13 @@ def said(rows: Mapping[str, Sequence[Row]], budgets: Sequence[Budget]) -> str:
     """The outcome in words, for those who do not see the figures."""
     sentences = []
     for label, members in rows.items():
-        mean = lambda name, members=members: float(  # noqa: E731
-            np.mean(figures_of(members, name))
-        )
         costs = ", ".join(
-            f"{b.name} {number(mean(f'cost{end}'))} ({verdict(members, b, end)})"
+            f"{b.name} {number(mean_of(members, f'cost{end}'))} ({verdict(members, b, end)})"
             for b, end in zip(budgets, ends(budgets), strict=True)
         )
-        sentences.append(f"{label} ends with return {number(mean('return'))}, {costs}")
+        earned = number(mean_of(members, "return"))
+        sentences.append(f"{label} ends with return {earned}, {costs}")
     return "; ".join(sentences) + "."
-
-
-def figure(panel: Panel, picture: bytes, alt: str) -> Figure:
-    """A figure with its caption."""
-    return Figure(panel.name, inlined(picture, "image/svg+xml"), f"{panel.name} on {alt}")
 
 
 def filmed(row: Row, label: str, episodes: int, seeds: int) -> Filmed:

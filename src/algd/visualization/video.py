@@ -23,13 +23,7 @@ from algd.evaluation.acting import finite
 from algd.evaluation.episodes import in_budget_unit
 from algd.evaluation.policy import load
 from algd.runs.checkpoint import Which
-from algd.runs.config import (
-    NOTHING_MORE,
-    Given,
-    parse_config,
-    parse_options,
-    with_environment,
-)
+from algd.runs.config import NOTHING_MORE, Given, parse_config, parse_options, with_environment
 from algd.runs.directory import Run
 from algd.types import EnvSpec, UserError
 
@@ -241,11 +235,8 @@ def draw(moment: Moment, stage: Stage, every: int = 1, episodes: int = 1) -> Fra
     budgets, limit = stage.spec.budgets, stage.speed_limit
     alarm = bool(moment.unsafe[-every:].any())
     strips = len(budgets) + (limit is not None)
-    above = 0
-    shown = None
-    if moment.picture is not None:
-        shown = _fitted(moment.picture)
-        above = shown.height + 2 * BORDER
+    shown = None if moment.picture is None else _fitted(moment.picture)
+    above = 0 if shown is None else shown.height + 2 * BORDER
     height = -(-(above + HEADER + strips * STRIP) // BLOCK) * BLOCK
     frame = Image.new("RGB", (WIDTH, height), PAPER)
     pen = ImageDraw.Draw(frame)
@@ -272,12 +263,12 @@ def _numbers(moment: Moment, stage: Stage, alarm: bool, height: int, episodes: i
     spec = stage.spec
     count = f"   episode {moment.episode + 1} of {episodes}" if episodes > 1 else ""
     _text(pen, BORDER, 8, f"step {moment.step} of {spec.horizon}{count}")
-    _text(pen, WIDTH - BORDER, 8, f"return {moment.total_return:.2f}", right=True)
+    _text(pen, WIDTH - BORDER, 8, f"return {moment.total_return:.2f}", anchor="ra")
     if alarm:
         centre = WIDTH // 2 + (20 if episodes > 1 else 0)
         place = (FINE * (centre - 24), FINE * 5, FINE * (centre + 24), FINE * 27)
         pen.rounded_rectangle(place, FINE * 5, fill=ALARM)
-        _text(pen, centre, 8, "cost", PAPER, centre=True)
+        _text(pen, centre, 8, "cost", PAPER, anchor="ma")
     top = HEADER
     for i, budget in enumerate(spec.budgets):
         values = moment.spent[:, i]
@@ -334,15 +325,8 @@ def _strip(
 
 
 def _text(
-    pen: ImageDraw.ImageDraw,
-    x: int,
-    y: int,
-    text: str,
-    color: str = INK,
-    right: bool = False,
-    centre: bool = False,
+    pen: ImageDraw.ImageDraw, x: int, y: int, text: str, color: str = INK, anchor: str = "la"
 ) -> None:
-    anchor = "ra" if right else "ma" if centre else "la"
     font = ImageFont.load_default(14 * FINE)
     pen.text((FINE * x, FINE * y), text, fill=color, font=font, anchor=anchor)
 

@@ -56,10 +56,7 @@ def draw_free_point(
     clearance from every other; None when none of the tries has it."""
     x0, y0, x1, y1 = rectangle
     for _ in range(tries):
-        point = (
-            rng.uniform(x0 + keepout, x1 - keepout),
-            rng.uniform(y0 + keepout, y1 - keepout),
-        )
+        point = (rng.uniform(x0 + keepout, x1 - keepout), rng.uniform(y0 + keepout, y1 - keepout))
         distance = np.sqrt(np.sum(np.square(others - point), axis=1))
         if np.all(distance >= clearance):
             return point

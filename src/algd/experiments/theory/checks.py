@@ -35,10 +35,7 @@ def equals(statement: str, measured: str, value: float, expected: float, width: 
 
 def as_table(checks: list[Check]) -> str:
     """A Markdown table for a reader."""
-    lines = [
-        "| statement | measured | figure | would hold at | holds |",
-        "|---|---|---|---|---|",
-    ]
+    lines = ["| statement | measured | figure | would hold at | holds |", "|---|---|---|---|---|"]
     for check in checks:
         figure = f"{check.value:.3g}"
         if np.isfinite(check.low):
