@@ -63,9 +63,11 @@ def run(arguments: list[str]) -> None:
     if chosen.sampled and chosen.mode == "best":
         raise UserError("--sampled and --mode best exclude each other.")
     search_here([chosen.env], chosen.trust)
-    asked = dict(vars(chosen))
-    as_json, sampled = asked.pop("json"), asked.pop("sampled")
-    summary = evaluate(**asked | ({"mode": "sampled"} if sampled else {}))
+    asked: dict[str, Any] = dict(vars(chosen))
+    as_json = asked.pop("json")
+    if asked.pop("sampled"):
+        asked["mode"] = "sampled"
+    summary = evaluate(**asked)
     if as_json:
         print(json.dumps(summary))
         return
