@@ -20,7 +20,7 @@ OBS = np.random.default_rng(0).normal(size=(6, 5)).astype(np.float32)
 
 @pytest.fixture(scope="module")
 def policy():
-    return scattered("algd", SPEC)
+    return scattered("algd-plain", SPEC)
 
 
 def plain_forward(layers, x, activation):
