@@ -31,7 +31,7 @@ TWO = Settings(
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     directory = tmp_path_factory.mktemp("budgets") / "run"
-    return loop.train(TWO, small("algd", dual_rate=0.05), "algd", directory)
+    return loop.train(TWO, small("algd-plain", dual_rate=0.05), "algd-plain", directory)
 
 
 def test_every_row_names_its_constraint(run):
