@@ -201,7 +201,10 @@ def test_python_training_refuses_unknown_settings(tmp_path):
         (["train", "--total-timesteps", "1e5"], "--total-timesteps is called --steps here"),
         (["train", "--algo", "sac"], "--algo is called --preset here"),
         (["train", "lgd", "--rho", "2"], "--rho has no effect with --energy plain"),
-        (["train", "algd-plain", "--beta-rate", "1"], "no effect with --temperature score"),
+        (
+            ["train", "algd-plain", "--beta-rate", "1"],
+            "--beta-rate has no effect with --temperature score",
+        ),
         (["train", "ppo-lag", "--pid", "1", "0", "0"], "--pid has no effect with --dual adam"),
         (["sweep", "--out", "/proc/nowhere"], "cannot be made"),
         (["sweep", "--set", "seed=3"], "--seeds"),
