@@ -155,7 +155,7 @@ action = policy.predict(observation, mode="best", candidates=16)
 An object reuses its memory: give each thread its own. A wrong shape raises a `ValueError`.
 """
 ONNX_USAGE = """Runs in any ONNX runtime; `policy.onnx` is deterministic, `policy_sampled.onnx` also
-takes the noise (zeros give the deterministic action, unless the policy always samples):
+takes the noise (zeros give a chain without any, which the deterministic action may not be):
 
 ```python
 import numpy as np
