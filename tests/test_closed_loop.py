@@ -9,7 +9,7 @@ import pytest
 
 from algd.algorithms import presets
 from algd.networks.numpy_policy import NumpyPolicy
-from algd.objectives.dual_ascent import episode_violation
+from algd.objectives.dual_ascent import recent_excess
 from algd.objectives.lagrangians import augmented_lagrangian
 from algd.objectives.multipliers import ProjectedState
 from algd.types import Budget, EnvSpec, Transition
@@ -80,10 +80,22 @@ def test_before_the_first_round_nothing_moves():
 
 
 def test_short_episodes_weigh_by_their_steps_and_running_ones_not_at_all():
-    limit, unit = jnp.array([1.0]), jnp.array([2.0])
-    cost = jnp.array([[2.0], [0.0], [50.0], [9.0]])
-    violation = episode_violation(cost, jnp.array([10, 20, 5, 0]), limit, unit)
-    np.testing.assert_allclose(violation, [10.0 * 0.5 + 20.0 * -0.5 + 5.0 * 2.0])
+    """Against the same mean by hand; one disaster counts as ten budgets."""
+    own, ended = jnp.array([[0.5], [-0.5], [50.0], [9.0]]), jnp.array([10, 20, 5, 0])
+    excess = recent_excess(jnp.array([0.25]), own, ended, 70.0)
+    mean = (10 * 0.5 + 20 * -0.5 + 5 * 10.0) / 35
+    np.testing.assert_allclose(excess, [0.25 + (1 - np.exp(-0.5)) * (mean - 0.25)], rtol=1e-6)
+    np.testing.assert_array_equal(recent_excess(excess, own, jnp.zeros(4, int), 70.0), excess)
+
+
+def test_rare_costs_count_by_their_mean():
+    """One episode in ten costs nine budgets' shares: on average what it may, so the multiplier
+    stays where it is, up to the ripple of the mean; a rule that cut each episode would let go."""
+    _, state, told = begun([Budget(10.0)], dual_memory=100_000.0, dual_rate=1e-4)
+    state = replace(state, dual=ProjectedState(jnp.array([1.0])))
+    for i in range(400):
+        state = told(state, [[90.0 if i % 10 == 5 else 0.0]])
+    np.testing.assert_allclose(state.dual.lam, [1.0], atol=0.05)
 
 
 def test_a_multiplier_below_zero_is_a_higher_limit():

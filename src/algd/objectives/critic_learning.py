@@ -117,6 +117,8 @@ class PrimalDualState(eqx.Module):
     units: Units | None
     episode_scale: Float[Array, " constraints"]
     """Takes an episode's cost to the critics' scale."""
+    excess: Float[Array, " constraints"]
+    """What recent training episodes cost above the budget's share, in budgets."""
 
 
 S = TypeVar("S", bound=PrimalDualState)
@@ -144,6 +146,7 @@ def init_critics(
         "high": jnp.asarray(spec.action_high, jnp.float32),
         "rounds": jnp.zeros((), jnp.int32),
         "episode_scale": jnp.asarray(spec.episode_scales(options.cost_discount)),
+        "excess": jnp.zeros(len(spec.budgets)),
         "units": (
             Units.create(spec.obs_size, len(spec.budgets), options.standardise)
             if options.normalise

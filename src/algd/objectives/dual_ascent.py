@@ -24,6 +24,11 @@ from algd.objectives.multipliers import Dual, DualName, dual_rule
 from algd.objectives.td_targets import clipped_value, pessimistic_cost
 from algd.types import Fraction, Gains, Metrics, NonNegative, Positive, When
 
+LARGEST_EXCESS = 0.5
+"""In budgets: beyond it the multiplier moves no faster, so that policy and critics can follow."""
+WORST_EPISODE = 10.0
+"""In budgets: one disaster does not drown a hundred good episodes."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class PrimalDualOptions(CriticOptions):
@@ -44,8 +49,10 @@ class PrimalDualOptions(CriticOptions):
     """What the multiplier follows: the critics' mean violation, in every round, or what the
     training episodes that ended have really cost, in the budget's own unit."""
     dual_rate: Annotated[Positive, When("dual", ("projected", "adam", "log-adam"))] = 1e-3
-    """Step size of all rules but PID; with `episodes` for each step of an episode that costs twice
-    what it should."""
+    """Step size of all rules but PID; with `episodes` for each step of the environment where
+    episodes cost twice what they should."""
+    dual_memory: Annotated[Positive, When("dual_signal", ("episodes",))] = 3_000.0
+    """Steps over which `episodes` averages what they cost."""
     budget_share: Annotated[Fraction, When("dual_signal", ("episodes",))] = 0.9
     """The share of the budget that `episodes` steers training to."""
     lam_floor: Annotated[float, When("dual_signal", ("episodes",))] = -0.5
@@ -66,20 +73,22 @@ def rule(options: PrimalDualOptions, hinge: float) -> Dual:
     return dual_rule(options.dual, options.dual_rate, options.pid, floor)
 
 
-def episode_violation(
-    cost: Float[Array, "envs constraints"],
+def recent_excess(
+    excess: Float[Array, " constraints"],
+    own: Float[Array, "envs constraints"],
     ended: Int[Array, " envs"],
-    limit: Float[Array, " constraints"],
-    unit: Float[Array, " constraints"],
+    memory: float,
 ) -> Float[Array, " constraints"]:
-    r"""$\sum_i T_i\,\mathrm{clip}((J_i - d)/u, -1, 2)$ over the episodes i that ended.
+    r"""$\bar e + (1 - e^{-T/\tau})(\sum_i T_i e_i / T - \bar e)$ with $T = \sum_i T_i$.
 
-    What episodes that `ended` after $T_i$ steps (zero: go on) cost against what they may. Weighted
-    by their steps, so that many short episodes move the multiplier no faster than a long one; cut,
-    so that one disaster does not drown a hundred good ones.
+    The running mean, over the `memory` $\tau$ in steps, of what episodes that `ended` after $T_i$
+    steps (zero: go on) cost above the budget, $e_i$. Weighted by their steps, so that many short
+    episodes count no more than a long one.
     """
-    excess = jnp.clip((cost - limit) / unit, -1.0, 2.0)
-    return jnp.sum(ended[:, None].astype(cost.dtype) * excess, axis=0)
+    weights = ended.astype(own.dtype)
+    steps = jnp.sum(weights)
+    mean = weights @ jnp.minimum(own, WORST_EPISODE) / jnp.maximum(steps, 1.0)
+    return excess - jnp.expm1(-steps / memory) * (mean - excess)
 
 
 def dual_step(
@@ -109,12 +118,16 @@ def feedback(
     """
     if options.energy == "reward" or options.dual_signal == "critics":
         return state
-    scaled, limit = cost * state.episode_scale, options.budget_share * state.limit
-    violation = episode_violation(scaled, ended, limit, budget_unit(options, state))
-    moved = dual.step(state.dual, violation)  # pyright: ignore[reportArgumentType]
     due = (state.rounds > 0) & jnp.any(ended > 0)
-    kept = jax.tree.map(lambda new, old: jnp.where(due, new, old), moved, state.dual)
-    return replace(state, dual=kept)
+    over = cost * state.episode_scale - options.budget_share * state.limit
+    own = over / budget_unit(options, state)
+    excess = recent_excess(state.excess, own, ended, options.dual_memory)
+    steps = jnp.sum(ended).astype(excess.dtype)
+    violation = steps * jnp.clip(excess, -LARGEST_EXCESS, LARGEST_EXCESS)
+    moved = dual.step(state.dual, violation)  # pyright: ignore[reportArgumentType]
+    old = (state.dual, state.excess)
+    kept = jax.tree.map(lambda new, old: jnp.where(due, new, old), (moved, excess), old)
+    return replace(state, dual=kept[0], excess=kept[1])
 
 
 def multiplier(options: PrimalDualOptions, state: PrimalDualState) -> Float[Array, " constraints"]:
