@@ -119,7 +119,8 @@ def test_a_limit_has_no_unit_of_return():
 
 def test_the_average_of_the_score_network_acts():
     """By hand: it follows each step of the network by its share, and both forms act by it."""
-    algorithm = replace(presets()["algd"], **SMALL, averaging=0.75, policy_every=1)
+    options = {**SMALL, "averaging": 0.75, "policy_every": 1, "deterministic": "zero-noise"}
+    algorithm = replace(presets()["algd"], **options)
     spec = EnvSpec(2, (-1.0,), (1.0,), (Budget(10.0),), 100)
     state = algorithm.init(spec, jax.random.key(0))
     rows = jax.random.normal(jax.random.key(1), (8, 2))

@@ -24,6 +24,7 @@ SPECS = {
 }
 CASES = [(task, "algd") for task in SPECS] + [
     ("DiffDrive", "algd-paper"),
+    ("PointButton1", "algd-plain"),
     ("crooked", "cal"),
     ("crooked", "ppo-lag"),
     ("DiffDrive", "hj"),
@@ -45,7 +46,7 @@ class Case:
         self.sampled, self.certain, self.objective = self.library()
         shape = self.policy.portable.data.noise_shape
         self.noise = np.asarray(jax.vmap(lambda key: jax.random.normal(key, shape))(self.keys))
-        self.draws_always = name == "algd-paper"
+        self.draws_always = name in ("algd", "algd-paper")
 
     def library(self):
         algorithm, state = self.policy.algorithm, self.policy.state
@@ -70,29 +71,33 @@ def close(ours, library):
     assert np.abs(ours - library).max() < 1e-5
 
 
-def chosen_alike(case, ours, rows=slice(None)):
-    """The same actions; of several candidates another one only if it is as good to rounding."""
-    library, data = case.certain[rows], case.policy.portable.data
-    if not getattr(data.policy, "candidates", 0):
-        close(ours, library)
-        return
-    assert ours.shape == library.shape
-    others = np.abs(ours - library).max(axis=1) > 1e-5
-    assert others.mean() < 0.02
-    energies = (data.critics(case.rows[rows][others], x[others]) for x in (ours, library))
-    np.testing.assert_allclose(*energies, rtol=1e-5, atol=1e-5)
-
-
 def test_numpy_gives_the_librarys_actions(case):
     policy = case.policy.portable
     close(policy.from_noise(case.rows, case.noise), case.sampled)
     # Random parameters must not drive everything to the corners of the box.
     assert np.std(case.sampled) > 0.05
     if not case.draws_always:
-        chosen_alike(case, policy.predict(case.rows))
+        close(policy.predict(case.rows), case.certain)
         one_by_one = np.stack([policy.predict(row) for row in case.rows[:50]])
-        chosen_alike(case, one_by_one, slice(50))
-        chosen_alike(case, case.policy.predict(case.rows[7])[None], slice(7, 8))
+        close(one_by_one, case.certain[:50])
+        close(case.policy.predict(case.rows[7]), case.certain[7])
+
+
+def test_numpy_gives_the_librarys_best_of_four():
+    case = Case("DiffDrive", "algd")
+    policy, shape = case.policy.portable, (4, *case.policy.portable.data.noise_shape)
+    noise = jax.vmap(lambda key: jax.random.normal(key, shape))(case.keys)
+    ours = policy.best_from_noise(case.rows, np.asarray(noise).reshape(-1, *shape[1:]))
+    # Of two that are equally good to rounding another processor may take the other.
+    others = np.abs(ours - case.certain).max(axis=1) > 1e-5
+    assert others.mean() < 0.02
+    energies = (policy.data.critics(case.rows[others], x[others]) for x in (ours, case.certain))
+    np.testing.assert_allclose(*energies, rtol=1e-5, atol=1e-5)
+    assert np.abs(ours - case.sampled).max() > 0.1
+    # What `predict` is asked for without a word about it.
+    again = type(policy)(policy.data, seed=3).generator.standard_normal((4 * 9, *shape[1:]), "f4")
+    best = policy.best_from_noise(case.rows[:9], again)
+    close(type(policy)(policy.data, seed=3).predict(case.rows[:9]), best)
 
 
 def test_numpy_chooses_the_librarys_best(case):
@@ -120,25 +125,26 @@ def test_onnx_gives_the_librarys_actions(case, tmp_path):
     if not case.draws_always:
         session = onnxruntime.InferenceSession(tmp_path / "out" / "policy.onnx")
         (action,) = session.run(None, {"observation": case.rows})
-        chosen_alike(case, action)
+        close(action, case.certain)
         with pytest.raises(Exception, match=r"[Ii]nvalid dimensions|INVALID_ARGUMENT"):
             session.run(None, {"observation": case.rows[:, 1:]})
 
 
 @pytest.mark.parametrize(
     ("task", "name"),
-    [("DiffDrive", "algd"), ("PointButton1", "algd"), ("HalfCheetahVelocity", "ppo-lag")],
+    [("DiffDrive", "algd"), ("PointButton1", "algd-plain"), ("HalfCheetahVelocity", "ppo-lag")],
 )
 def test_stablehlo_gives_the_librarys_actions(task, name, tmp_path):
     case = Case(task, name)
     case.policy.export(tmp_path / "out", "stablehlo")
     read = lambda file: jax.export.deserialize((tmp_path / "out" / file).read_bytes())  # noqa: E731
-    certain = read("policy.stablehlo")
-    chosen_alike(case, np.asarray(certain.call(case.rows)))
-    keys = np.asarray(jax.random.key_data(case.keys))
-    close(np.asarray(read("policy_sampled.stablehlo").call(case.rows, keys)), case.sampled)
+    drawn, keys = read("policy_sampled.stablehlo"), np.asarray(jax.random.key_data(case.keys))
+    close(np.asarray(drawn.call(case.rows, keys)), case.sampled)
     with pytest.raises(ValueError, match="shape"):
-        certain.call(case.rows[:, 1:])
+        drawn.call(case.rows[:, 1:], keys)
+    assert (tmp_path / "out" / "policy.stablehlo").exists() != case.draws_always
+    if not case.draws_always:
+        close(np.asarray(read("policy.stablehlo").call(case.rows)), case.certain)
 
 
 def test_the_numpy_files_need_numpy_alone(tmp_path):
@@ -179,7 +185,7 @@ WRITE_ALL = f"""
 from support.scattered import scattered
 from algd.types import Budget, EnvSpec, UserError
 
-policy = scattered("algd", {SPECS["crooked"]})
+policy = scattered("algd-plain", {SPECS["crooked"]})
 for form in ("numpy", "onnx", "stablehlo"):
     try:
         policy.export(form, form)

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from algd.networks.adam import adam_step, init_moments
 from algd.networks.gaussian import Temperature
 from algd.networks.layers import bfloat16_product
-from algd.networks.numpy_policy import CANDIDATES, Diffusion, PolicyData, fixed_noise
+from algd.networks.numpy_policy import BEST_OF, Diffusion, PolicyData
 from algd.networks.portable import folded, of_layers
 from algd.networks.score import ScoreNetwork
 from algd.objectives import critic_learning, dual_ascent
@@ -132,7 +132,7 @@ class ALGD(PrimalDualOptions):
     """Whether Monte Carlo actions of `tanh` and `clip` are cut to the action box."""
     deterministic: Literal["zero-noise", "sample", "best"] = "zero-noise"
     """What mode="deterministic" does: the chain from zero without noise, an ordinary draw, or of
-    sixteen chains with the same noise for ever the one whose end has the lowest energy."""
+    four draws the one of the lowest energy."""
 
     head: Literal["score", "gaussian"] = "score"
     """What the network says at each level: the score itself, or mean and deviation of a normal
@@ -186,15 +186,16 @@ class ALGD(PrimalDualOptions):
         self, state: State, obs: Float[Array, " obs"], key: PRNGKeyArray, mode: Mode
     ) -> tuple[Float[Array, " action"], dict[str, Array]]:
         """The end of a reverse chain."""
-        shape = (1 + self.denoise_steps, state.low.shape[0])
-        if mode == "deterministic" and self.deterministic == "best":
-            actions = self._ends(state, obs, jnp.asarray(fixed_noise(CANDIDATES, *shape)))
-            energies = jax.vmap(lambda action: self.objective(state, obs, action))(actions)
-            return actions[jnp.argmin(energies)], {}
+        best = mode == "deterministic" and self.deterministic == "best"
+        shape = (BEST_OF if best else 1, 1 + self.denoise_steps, state.low.shape[0])
         normal = jax.random.normal(key, shape)
         if mode == "deterministic" and self.deterministic == "zero-noise":
             normal = jnp.zeros_like(normal)
-        return self._ends(state, obs, normal[None])[0], {}
+        actions = self._ends(state, obs, normal)
+        if not best:
+            return actions[0], {}
+        energies = jax.vmap(lambda action: self.objective(state, obs, action))(actions)
+        return actions[jnp.argmin(energies)], {}
 
     def _ends(
         self, state: State, obs: Float[Array, " obs"], normal: Float[Array, "chains levels action"]
@@ -220,8 +221,8 @@ class ALGD(PrimalDualOptions):
             scales=scales.astype(np.float32),
             start=float(schedule.sigmas[-1]),
             squash="clip" if self.bounds == "clip" else "tanh",
-            always_sampled=self.deterministic == "sample",
-            candidates=CANDIDATES if self.deterministic == "best" else 0,
+            always_sampled=self.deterministic != "zero-noise",
+            candidates=BEST_OF if self.deterministic == "best" else 1,
             levels=schedule.sigmas.astype(np.float32) if normal else None,
             log_bounds=np.asarray(LOG_DEVIATION_BOUNDS, np.float32) if normal else None,
         )

@@ -4,14 +4,12 @@ from typing import Any
 
 import numpy as np
 
-from algd.networks.numpy_policy import Critics, Diffusion, Network, PolicyData, fixed_noise
+from algd.networks.numpy_policy import Diffusion, Network, PolicyData
 from algd.types import UserError
 
 # Old enough for every runtime of the last years.
 OPSET, IR_VERSION = 17, 8
 OPERATORS = {"relu": "Relu", "tanh": "Tanh", "elu": "Elu"}
-CANDIDATES = 1
-"""The axis of several chains for one observation."""
 
 
 def onnx_model(data: PolicyData, sampled: bool) -> bytes:
@@ -22,13 +20,8 @@ def onnx_model(data: PolicyData, sampled: bool) -> bytes:
     except ImportError as error:
         raise UserError("ONNX needs an extra package: pip install 'algd[export]'") from error
     graph = _Graph()
-    if not isinstance(data.policy, Diffusion):
-        action = _in_box(graph, _gaussian(graph, data, sampled), data)
-    elif sampled or not data.policy.candidates:
-        noise = [graph.noise(row) for row in range(data.noise_shape[0])] if sampled else []
-        action = _in_box(graph, _diffusion(graph, data, noise), data)
-    else:
-        action = _best(graph, data, data.policy.candidates)
+    build = _diffusion if isinstance(data.policy, Diffusion) else _gaussian
+    action = _in_box(graph, build(graph, data, sampled), data)
     graph.node("Identity", action, output="action")
 
     def tensor(name: str, *shape: int) -> Any:
@@ -78,25 +71,15 @@ class _Graph:
     def hidden(self, x: str, network: Network, first: int = 0) -> str:
         """All hidden layers from that one on."""
         for weight, bias in list(zip(network.weights, network.biases, strict=True))[first:-1]:
-            x = self.activation(self.dense(x, weight, bias), network)
+            x = self.node(OPERATORS[network.activation], self.dense(x, weight, bias))
         return x
-
-    def activation(self, x: str, network: Network) -> str:
-        if network.activation == "silu":
-            return self.node("Mul", x, self.node("Sigmoid", x))
-        return self.node(OPERATORS[network.activation], x)
-
-    def beside(self, x: str) -> str:
-        """Rows with an axis for candidates."""
-        return self.node("Unsqueeze", x, self.constant([CANDIDATES], np.int64))
 
     def noise(self, row: int) -> str:
         return self.node("Gather", "noise", self.constant(row, np.int64), axis=1)
 
 
-def _diffusion(graph: _Graph, data: PolicyData, noise: list[Any], candidates: bool = False) -> str:
-    """The latent at the end of the reverse chain, level by level; `noise` is that of the start and
-    of each level. Several chains for an observation lie on an axis of their own."""
+def _diffusion(graph: _Graph, data: PolicyData, sampled: bool) -> str:
+    """The latent at the end of the reverse chain, level by level."""
     policy: Any = data.policy
     net: Network = policy.network
     size, inputs = len(data.low), data.obs_size
@@ -105,67 +88,16 @@ def _diffusion(graph: _Graph, data: PolicyData, noise: list[Any], candidates: bo
     levels = policy.embedding @ of_level
     # A product with zeros has the right number of rows.
     x = graph.node("MatMul", "observation", np.zeros((inputs, size)))
-    if candidates:
-        state_half, x = graph.beside(state_half), graph.beside(x)
-    if noise:
-        x = graph.node("Add", x, graph.node("Mul", noise[0], policy.start))
+    if sampled:
+        x = graph.node("Mul", graph.noise(0), policy.start)
     for k in reversed(range(len(policy.drift))):
         inside = _squashed(graph, x, data) if policy.squash == "tanh" else x
         first = graph.node("Add", graph.dense(inside, of_action, levels[k]), state_half)
         hidden = graph.hidden(graph.node("Relu", first), net, 1)
         x = graph.node("Add", x, _move(graph, hidden, x, policy, k))
-        if noise and policy.scales[k]:
-            x = graph.node("Add", x, graph.node("Mul", noise[k + 1], policy.scales[k]))
+        if sampled and policy.scales[k]:
+            x = graph.node("Add", x, graph.node("Mul", graph.noise(k + 1), policy.scales[k]))
     return x
-
-
-def _best(graph: _Graph, data: PolicyData, candidates: int) -> str:
-    """Of chains with fixed noise the action of the lowest energy."""
-    assert data.critics is not None
-    noise = list(np.moveaxis(fixed_noise(candidates, *data.noise_shape), 1, 0))
-    actions = _in_box(graph, _diffusion(graph, data, noise, candidates=True), data)
-    energies = _energies(graph, data.critics, actions, data.obs_size)
-    lowest = graph.node("ArgMin", energies, axis=CANDIDATES, keepdims=1)
-    return graph.node("GatherND", actions, lowest, batch_dims=1)
-
-
-def _energies(graph: _Graph, critics: Critics, actions: str, inputs: int) -> str:
-    """`[batch, candidates]`: what the critics make of actions; low is good."""
-
-    def values(ensemble: Network) -> list[str]:
-        found = []
-        for member in range(len(ensemble.weights[0])):
-            weights = tuple(weight[member] for weight in ensemble.weights)
-            biases = tuple(bias[member] for bias in ensemble.biases)
-            net = Network(weights, biases, ensemble.activation)
-            of_obs, of_action = np.split(weights[0], [inputs])
-            state_half = graph.beside(graph.dense("observation", of_obs, biases[0]))
-            first = graph.node("Add", graph.node("MatMul", actions, of_action), state_half)
-            hidden = graph.hidden(graph.activation(first, net), net, 1)
-            found.append(graph.dense(hidden, weights[-1], biases[-1]))
-        return found
-
-    last = graph.constant([2], np.int64)
-    minus_q = graph.node("Squeeze", graph.node("Neg", graph.node("Min", *values(critics.q))), last)
-    if critics.objective == "reward":
-        return minus_q
-    costs = values(critics.qc)
-    qc = graph.node("Mean", *costs)
-    if critics.spread and len(costs) > 1:
-        squares = [graph.node("Pow", graph.node("Sub", cost, qc), 2.0) for cost in costs]
-        variance = graph.node("Div", graph.node("Sum", *squares), float(len(costs) - 1))
-        qc = graph.node("Add", qc, graph.node("Mul", graph.node("Sqrt", variance), critics.spread))
-    excess = graph.node("Sub", qc, critics.limit)
-    if critics.objective == "plain":
-        weighed = graph.node("Mul", excess, critics.lam)
-    else:
-        active = graph.node("Relu", graph.affine(excess, critics.rho, critics.lam))
-        bent = active
-        if critics.cap:
-            bent = graph.node("Min", active, np.maximum(critics.lam, 0) + critics.cap)
-        beyond = graph.node("Sub", graph.node("Mul", active, 2.0), bent)
-        weighed = graph.node("Div", graph.node("Mul", beyond, bent), 2 * critics.rho)
-    return graph.node("Add", minus_q, graph.node("ReduceSum", weighed, last, keepdims=0))
 
 
 def _move(graph: _Graph, hidden: str, x: str, policy: Any, k: int) -> str:

@@ -18,7 +18,7 @@ Mode = Literal["deterministic", "sampled", "best"]
 MODES = get_args(Mode)
 Squash = Literal["tanh", "clip"]
 Objective = Literal["plain", "augmented", "reward", "reachability"]
-CANDIDATES, MOST_CANDIDATES = 16, 10_000
+BEST_OF, CANDIDATES, MOST_CANDIDATES = 4, 16, 10_000
 FLOOR = np.zeros((), np.float32)
 
 
@@ -52,8 +52,9 @@ class Diffusion:
     """A reverse diffusion: `network` maps `[obs, action, embedding[k]]` to a score, `drift` and
     `scales` are what level k moves and adds, `start` is the noise that the chain starts from. With
     `levels`, the noise of each level, the network gives mean and log-deviation of a normal density,
-    whose smoothed score is taken; `log_bounds` cut the latter. The deterministic action is that of
-    a chain without noise, or the best of so many `candidates` with fixed noise."""
+    whose smoothed score is taken; `log_bounds` cut the latter. A policy that is `always_sampled`
+    has no deterministic action: where one is asked for it takes the best of so many `candidates`.
+    """
 
     network: Network
     embedding: np.ndarray
@@ -62,7 +63,7 @@ class Diffusion:
     start: float
     squash: Squash
     always_sampled: bool = False
-    candidates: int = 0
+    candidates: int = 1
     levels: np.ndarray | None = None
     log_bounds: np.ndarray | None = None
 
@@ -151,14 +152,6 @@ class PolicyData:
         return rows, len(self.low)
 
 
-def fixed_noise(chains: int, levels: int, size: int) -> np.ndarray:
-    """The same standard normal numbers for ever; the first chain has none."""
-    # The old generator: its numbers are promised not to change with NumPy's version.
-    noise = np.random.RandomState(0).standard_normal((chains, levels, size))
-    noise[0] = 0.0
-    return noise.astype(np.float32)
-
-
 class NumpyPolicy:
     """Acts like the policy that was exported. One object serves one thread: it reuses memory."""
 
@@ -191,13 +184,11 @@ class NumpyPolicy:
         rows = array if array.ndim == 2 else array[None]
         if mode not in MODES:
             raise ValueError(f"The mode is deterministic, sampled or best, not {mode!r}.")
-        fixed = getattr(self.data.policy, "candidates", 0)
+        if mode == "deterministic" and getattr(self.data.policy, "candidates", 1) > 1:
+            mode, candidates = "best", self.data.policy.candidates
         if mode == "best":
             noise = self._noise(len(rows) * self._checked(candidates), "sampled")
-            actions = self._best(rows, noise)
-        elif mode == "deterministic" and fixed:
-            noise = fixed_noise(fixed, *self.data.noise_shape)
-            actions = self._best(rows, np.tile(noise, (len(rows), 1, 1)))
+            actions = self.best_from_noise(rows, noise)
         else:
             actions = self.from_noise(rows, self._noise(len(rows), mode))
         return actions if array.ndim == 2 else actions[0]
@@ -206,6 +197,17 @@ class NumpyPolicy:
         """Actions from standard normal numbers `[n, *noise_shape]`; from none, the deterministic
         ones."""
         return self._mean(rows, noise)
+
+    def best_from_noise(self, rows: np.ndarray, noise: np.ndarray | None) -> np.ndarray:
+        """Of equally many chains for each row, those whose ends the critics like best."""
+        if self.data.critics is None or noise is None:
+            raise ValueError("This policy has no critic of actions: it cannot choose the best.")
+        candidates = len(noise) // len(rows)
+        repeated = np.repeat(rows, candidates, axis=0)
+        actions = self.from_noise(repeated, noise)
+        ranks = self.data.critics(repeated, actions).reshape(len(rows), candidates)
+        chosen = np.arange(len(rows)) * candidates + ranks.argmin(axis=1)
+        return actions[chosen]
 
     def _noise(self, count: int, mode: Mode) -> np.ndarray | None:
         policy = self.data.policy
@@ -220,17 +222,6 @@ class NumpyPolicy:
                 f"From 1 to {MOST_CANDIDATES:,} candidates can be chosen from, not {candidates}."
             )
         return candidates
-
-    def _best(self, rows: np.ndarray, noise: np.ndarray | None) -> np.ndarray:
-        """Of equally many chains for each row, those whose ends the critics like best."""
-        if self.data.critics is None or noise is None:
-            raise ValueError("This policy has no critic of actions: it cannot choose the best.")
-        candidates = len(noise) // len(rows)
-        repeated = np.repeat(rows, candidates, axis=0)
-        actions = self.from_noise(repeated, noise)
-        ranks = self.data.critics(repeated, actions).reshape(len(rows), candidates)
-        chosen = np.arange(len(rows)) * candidates + ranks.argmin(axis=1)
-        return actions[chosen]
 
 
 class _Chain:

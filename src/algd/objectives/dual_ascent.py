@@ -24,7 +24,7 @@ from algd.objectives.multipliers import Dual, DualName, dual_rule
 from algd.objectives.td_targets import clipped_value, pessimistic_cost
 from algd.types import Fraction, Gains, Metrics, NonNegative, Positive, When
 
-LARGEST_EXCESS = 0.5
+LARGEST_EXCESS = 0.25
 """In budgets: beyond it the multiplier moves no faster, so that policy and critics can follow."""
 WORST_EPISODE = 10.0
 """In budgets: one disaster does not drown a hundred good episodes."""
