@@ -110,6 +110,17 @@ def test_a_multiplier_below_zero_is_a_higher_limit():
     assert float(lagrangian(2.1)) > float(lagrangian(0.0))
 
 
+def test_who_chooses_among_actions_goes_by_the_budget_itself():
+    """A multiplier below zero lets learning use more than the budget; choosing does not."""
+    algorithm, state, _ = begun([Budget(10.0)])
+    at = lambda lam: replace(state, dual=ProjectedState(jnp.array([lam])))  # noqa: E731
+    rows = (jnp.ones(2), jnp.ones(1))
+    below, zero, above = (float(algorithm.objective(at(lam), *rows)) for lam in (-1.0, 0.0, 0.5))
+    assert below == zero != above
+    exported = [algorithm.portable(at(lam)).critics.lam for lam in (-1.0, 0.5)]
+    np.testing.assert_array_equal(exported, [[0.0], [0.5]])
+
+
 def test_a_limit_has_no_unit_of_return():
     """Above zero the multiplier weighs cost against return and moves with their units; below zero
     it is a limit, and stays."""

@@ -142,13 +142,17 @@ def objective(
     obs: Float[Array, " obs"],
     action: Float[Array, " action"],
 ) -> Float[Array, ""]:
-    """The energy of one action, hinged by itself; low is good."""
+    """The energy of one action, hinged by itself; low is good.
+
+    By the budget itself: the higher limit of a multiplier below zero is for learning, and who
+    chooses among actions need not use it up.
+    """
     q_critics, qc_critics, limit = dimensionless(options, state)
     inputs = (standardised(state, obs)[None], action[None])
     q = clipped_value(q_critics(*inputs)[:, 0, 0])
     qc = pessimistic_cost(qc_critics(*inputs)[:, 0], options.cost_spread)
     how = (options.rho, options.penalty_cap)
-    return energy_of(options.energy, q, qc, state.dual.lam, limit, *how)
+    return energy_of(options.energy, q, qc, jnp.maximum(state.dual.lam, 0.0), limit, *how)
 
 
 def portable(
@@ -162,7 +166,7 @@ def portable(
         network(folded(q, state.units)),
         network(folded(qc, state.units)),
         options.energy,
-        np.asarray(state.dual.lam),
+        np.maximum(state.dual.lam, 0.0),
         np.asarray(limit),
         options.rho,
         options.cost_spread,
