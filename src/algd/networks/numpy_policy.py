@@ -184,8 +184,9 @@ class NumpyPolicy:
         rows = array if array.ndim == 2 else array[None]
         if mode not in MODES:
             raise ValueError(f"The mode is deterministic, sampled or best, not {mode!r}.")
-        if mode == "deterministic" and getattr(self.data.policy, "candidates", 1) > 1:
-            mode, candidates = "best", self.data.policy.candidates
+        policy = self.data.policy
+        if mode == "deterministic" and isinstance(policy, Diffusion) and policy.candidates > 1:
+            mode, candidates = "best", policy.candidates
         if mode == "best":
             noise = self._noise(len(rows) * self._checked(candidates), "sampled")
             actions = self.best_from_noise(rows, noise)
