@@ -34,7 +34,8 @@ TINY = (
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     directory = tmp_path_factory.mktemp("cli") / "run"
-    main(f"train {RUN} --out {directory} {TINY}".split())
+    # Without noise, so that the same observation has the same action.
+    main(f"train {RUN} --out {directory} {TINY} --deterministic zero-noise".split())
     return directory
 
 

@@ -85,6 +85,7 @@ class Case:
             units=None,
             temperature=None,
             episode_scale=jnp.ones(1),
+            excess=jnp.zeros(1),
         )
 
 

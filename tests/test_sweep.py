@@ -389,4 +389,5 @@ def test_the_estimate_counts_steps_and_evaluations(tmp_path):
 
 def test_the_disk_estimate_is_about_what_a_run_leaves(complete):
     left = sum(p.stat().st_size for p in complete.directory.rglob("*.algd"))
-    assert disk_bytes(complete) == pytest.approx(left, rel=0.35)
+    # At most: the best evaluation may be that of one of the newest checkpoints.
+    assert 0.5 < left / disk_bytes(complete) < 1.35

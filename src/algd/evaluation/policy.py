@@ -135,7 +135,9 @@ class Policy:
 
         `mode` says how the action is chosen (by default `deterministic` decides): `best` draws
         `candidates` from the policy and takes the one that its critics prefer. With `return_info`
-        the critics' forecast comes with the action.
+        the critics' forecast comes with the action. What `deterministic` does is the preset's
+        choice: that of `algd` is the best of four draws, so the same observation may be answered
+        in two ways.
         """
         if self.asked < FIRST_CALLS:
             self.asked += 1

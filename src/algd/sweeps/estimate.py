@@ -152,11 +152,12 @@ def _times(values: Any) -> list[float]:
 
 
 def disk_bytes(job: Job) -> int:
-    """What a finished run leaves on the disk: checkpoints and the replay buffer."""
+    """What a finished run leaves on the disk at most: the newest checkpoints and that of the best
+    evaluation, and the replay buffer."""
     spec = make_envs(job.settings, 1).spec
     state = jax.eval_shape(lambda: job.algorithm.init(spec, jax.random.key(0)))
     leaves = jax.tree.leaves(state)
     networks = sum(leaf.size * leaf.dtype.itemsize + BYTES_PER_ARRAY for leaf in leaves)
     replayed = isinstance(job.algorithm, ReplayOptions)
     kept = kept_transitions(job.settings, job.algorithm) if replayed else 0
-    return KEEP * networks + kept * spec.transition_bytes
+    return (KEEP + 1) * networks + kept * spec.transition_bytes
