@@ -99,6 +99,7 @@ def test_numpy_gives_the_librarys_best_of_four():
     again = type(policy)(policy.data, seed=3).generator.standard_normal((4 * 9, *shape[1:]), "f4")
     best = policy.best_from_noise(case.rows[:9], again)
     close(type(policy)(policy.data, seed=3).predict(case.rows[:9]), best)
+    assert policy.predict(case.rows[:0]).shape == (0, 2)
 
 
 def test_numpy_chooses_the_librarys_best(case):

@@ -203,6 +203,8 @@ class NumpyPolicy:
         """Of equally many chains for each row, those whose ends the critics like best."""
         if self.data.critics is None or noise is None:
             raise ValueError("This policy has no critic of actions: it cannot choose the best.")
+        if not len(rows):
+            return self.from_noise(rows, noise)
         candidates = len(noise) // len(rows)
         repeated = np.repeat(rows, candidates, axis=0)
         actions = self.from_noise(repeated, noise)
