@@ -1,5 +1,7 @@
 """Batch-normalised critics against plain NumPy, with the gradients written out by hand."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +9,9 @@ import pytest
 
 from algd.networks.batch_norm import MOMENTUM, VARIANCE_FLOOR, NormalisedEnsemble
 from algd.networks.layers import xavier_uniform
+from algd.objectives.td_targets import td_regression
+from algd.profiling.update import example_batch
+from algd.types import Budget, EnvSpec
 
 MEMBERS, ROWS, OBS, ACTION, OUTPUTS = 3, 40, 5, 2, 2
 
@@ -118,6 +123,22 @@ def test_regression_equals_numpy(ensemble, inputs):
         for got, (mean, variance) in zip(moments, forwards[m][3], strict=True):
             np.testing.assert_allclose(got.mean[m], mean, rtol=1e-4, atol=1e-4)
             np.testing.assert_allclose(got.variance[m], variance, rtol=1e-3, atol=1e-6)
+
+
+def test_targets_are_those_of_the_copies_where_there_are_any(ensemble, inputs):
+    """The other ensemble's values of both steps as one batch; the gradient is by the first one."""
+    copies = jax.tree.map(lambda leaf: 1.5 * leaf, ensemble)
+    now, ahead = (jnp.asarray(x) for x in inputs)
+    batch = example_batch(EnvSpec(OBS, (-1.0,) * ACTION, (1.0,) * ACTION, (Budget(1.0),), 9), ROWS)
+    batch = replace(batch, obs=now[:, :OBS], action=now[:, OBS:], next_obs=ahead[:, :OBS])
+    found = td_regression(ensemble, copies, batch, ahead[:, OBS:], lambda x: 1.0 + 0.9 * x, 1.0)
+    both = np.concatenate(inputs).astype(np.float64)
+    of_copies = [by_hand(*member_arrays(copies, m), both)[0][ROWS:] for m in range(MEMBERS)]
+    aims = jnp.asarray(1.0 + 0.9 * np.stack(of_copies), jnp.float32)
+    values, _, grads, _ = ensemble.regress(now, ahead, lambda own: aims, 1.0)
+    np.testing.assert_allclose(found.loss, jnp.sum((values - aims) ** 2), rtol=1e-3)
+    for got, wanted in zip(jax.tree.leaves(found.grads), jax.tree.leaves(grads), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-2, atol=1e-2)
 
 
 def test_plain_layers_have_the_values_of_running_statistics(ensemble, inputs):

@@ -8,6 +8,9 @@ from algd.networks.critics import CriticEnsemble
 from algd.networks.layers import xavier_uniform
 from algd.objectives.td_targets import (
     clipped_value,
+    double_q_target,
+    for_ever,
+    next_cost,
     pessimistic_cost,
     polyak,
     td_regression,
@@ -36,6 +39,23 @@ def test_gradient_where_all_members_agree_is_finite():
 def test_td_target_masks_the_future():
     target = td_target(jnp.array([1.0, 1.0]), jnp.array([1.0, 0.0]), 0.9, jnp.array([10.0, 10.0]))
     np.testing.assert_allclose(target, [10.0, 1.0], rtol=1e-6)
+
+
+def test_no_stream_of_seen_rewards_is_worth_more_than_its_bounds():
+    rewards = np.random.default_rng(1).uniform(-2.0, 3.0, (50, 2_000))
+    returns = rewards @ 0.99 ** np.arange(2_000)
+    low, high = for_ever(jnp.asarray(rewards.min()), jnp.asarray(rewards.max()), 0.99)
+    assert low < returns.min() < returns.max() < high
+    # The largest reward in every step is the bound itself.
+    np.testing.assert_allclose(high, rewards.max() * np.sum(0.99 ** np.arange(5_000)), rtol=1e-5)
+    assert for_ever(low, high, 1.0) == (-np.inf, np.inf)
+
+
+def test_what_critics_believe_beyond_the_bounds_is_not_learnt_from():
+    believed = jnp.asarray([[[1e6], [5.0], [-1e6]], [[2e6], [6.0], [-2e6]]])
+    y = double_q_target(jnp.ones(3), jnp.ones(3), 0.5, bounds=(-10.0, 8.0))(believed)
+    np.testing.assert_allclose(y[0, :, 0], [1.0 + 4.0, 1.0 + 2.5, 1.0 - 5.0])
+    np.testing.assert_allclose(next_cost(believed, False, (0.0, 7.0))[1, :, 0], [7.0, 6.0, 0.0])
 
 
 def test_clipped_value_takes_the_smaller():

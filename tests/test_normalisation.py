@@ -51,6 +51,18 @@ def test_moments_are_those_of_all_minibatches_together():
     np.testing.assert_allclose(standard, expected, rtol=1e-4, atol=1e-5)
 
 
+def test_extremes_are_those_of_all_minibatches_and_of_nothing():
+    rng = np.random.default_rng(5)
+    batches = [minibatch(rng, scale) for scale in (1.0, 3.0, 0.1)]
+    units = observed(batches)
+    rewards = np.concatenate([batch.reward for batch in batches])
+    assert (units.reward_low, units.reward_high) == (rewards.min(), rewards.max())
+    assert units.cost_high[0] == max(float(batch.cost.max()) for batch in batches)
+    # After an end there is nothing, which is more than any of these rewards.
+    losses = observed([replace(batch, reward=-1.0 - batch.reward**2) for batch in batches])
+    assert losses.reward_high == 0.0 > losses.reward_low
+
+
 def test_a_window_forgets():
     rng = np.random.default_rng(1)
     units = observed([minibatch(rng, obs_mean=0.0)])

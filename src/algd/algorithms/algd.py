@@ -71,7 +71,8 @@ class State(PrimalDualState):
     score: ScoreNetwork
     score_moments: tuple
     average: ScoreNetwork | None = None
-    """The score network averaged over its gradient steps, which acts; None if the last one does."""
+    """The score network averaged over its gradient steps, which acts where nothing is explored;
+    None if the last one does."""
 
 
 class Draws(NamedTuple):
@@ -105,8 +106,8 @@ class ALGD(PrimalDualOptions):
     """Adam step size of the temperature's logarithm."""
 
     averaging: Share = 0.0
-    """Weight of the past in the running average of the score network that acts; 0: the last one
-    acts."""
+    """Weight of the past in the running average of the score network that acts deterministically;
+    0: the last one does. Training acts and learns with the last one."""
     policy_every: int = 1
     """Gradient rounds of the critics for one of the score network."""
 
@@ -191,20 +192,24 @@ class ALGD(PrimalDualOptions):
         normal = jax.random.normal(key, shape)
         if mode == "deterministic" and self.deterministic == "zero-noise":
             normal = jnp.zeros_like(normal)
-        actions = self._ends(state, obs, normal)
+        actions = self._ends(self._acting(state, mode), state, obs, normal)
         if not best:
             return actions[0], {}
         energies = jax.vmap(lambda action: self.objective(state, obs, action))(actions)
         return actions[jnp.argmin(energies)], {}
 
     def _ends(
-        self, state: State, obs: Float[Array, " obs"], normal: Float[Array, "chains levels action"]
+        self,
+        score: ScoreNetwork,
+        state: State,
+        obs: Float[Array, " obs"],
+        normal: Float[Array, "chains levels action"],
     ) -> Float[Array, "chains action"]:
         """Where chains with these standard normal numbers end."""
         bounding = self.bounding(state)
         seen = jnp.broadcast_to(standardised(state, obs), (len(normal), *obs.shape))
         by_level = jnp.moveaxis(normal, 0, 1)
-        latents = self.chain(self._acting(state), seen, by_level[0], by_level[1:], bounding)
+        latents = self.chain(score, seen, by_level[0], by_level[1:], bounding)
         return jnp.clip(bounding.action(latents[-1]), state.low, state.high)
 
     assess = critic_learning.assess
@@ -213,10 +218,10 @@ class ALGD(PrimalDualOptions):
     def portable(self, state: State) -> PolicyData:
         """The chain and the energy as plain arrays of raw observations."""
         schedule, scales = self.schedule
-        normal = self.head == "gaussian"
+        score, normal = self._acting(state, "deterministic"), self.head == "gaussian"
         policy = Diffusion(
-            network=of_layers(folded(self._acting(state), state.units).layers, "relu"),
-            embedding=np.asarray(self._acting(state).time_embedding),
+            network=of_layers(folded(score, state.units).layers, "relu"),
+            embedding=np.asarray(score.time_embedding),
             drift=schedule.delta_sigma2.astype(np.float32),
             scales=scales.astype(np.float32),
             start=float(schedule.sigmas[-1]),
@@ -246,7 +251,7 @@ class ALGD(PrimalDualOptions):
         """TD targets at an action of the policy, one Adam step for each ensemble."""
         bounding = self.bounding(state)
         noise = (draws.next_start, draws.next_noise)
-        chain = self.chain(self._acting(state), batch.next_obs, *noise, bounding)
+        chain = self.chain(state.score, batch.next_obs, *noise, bounding)
         return critic_step(self, state, batch, bounding.action(chain[-1]))
 
     def _policy_step(self, state: State, batch: Transition, draws: Draws) -> tuple[State, Metrics]:
@@ -338,8 +343,10 @@ class ALGD(PrimalDualOptions):
 
     # --- the policy ---------------------------------------------------------------------------
 
-    def _acting(self, state: State) -> ScoreNetwork:
-        return state.score if state.average is None else state.average
+    def _acting(self, state: State, mode: Mode) -> ScoreNetwork:
+        if mode == "sampled" or state.average is None:
+            return state.score
+        return state.average
 
     def bounding(self, state: State) -> Bounding:
         """How this task's action stays in its box."""

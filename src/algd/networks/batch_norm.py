@@ -82,6 +82,14 @@ class NormalisedEnsemble(eqx.Module):
             slope, offset = jnp.ones_like(norm.slope), jnp.zeros_like(norm.slope)
         return CriticEnsemble((*layers, self.layers[-1]), "relu")
 
+    def values(
+        self, inputs: Float[Array, "batch inputs"], next_inputs: Float[Array, "batch inputs"]
+    ) -> tuple[Float[Array, "members batch outputs"], Float[Array, "members batch outputs"]]:
+        """The values of both steps by their common statistics."""
+        hat = _standardise(jnp.concatenate([inputs, next_inputs]))[0]
+        values = self._pass(hat)[0]
+        return values[:, : len(inputs)], values[:, len(inputs) :]
+
     def regress(
         self,
         inputs: Float[Array, "batch inputs"],

@@ -1,5 +1,6 @@
 """Critics of return and cost, as the primal-dual algorithms learn them: options, targets, units."""
 
+import math
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -16,12 +17,15 @@ from algd.networks.layers import Initialiser, Linear, half_fan_in_normal, xavier
 from algd.objectives.multipliers import DualState
 from algd.objectives.normalisation import Units
 from algd.objectives.td_targets import (
+    UNBOUNDED,
+    Bounds,
     Critics,
     Regression,
     bootstrap_mask,
     clipped_value,
     cost_targets,
     double_q_target,
+    for_ever,
     next_cost,
     pessimistic_cost,
     polyak,
@@ -75,9 +79,14 @@ class CriticOptions(ReturnCriticOptions):
     and dual rate are pure numbers."""
     standardise: Annotated[bool, When("normalise", (True,))] = True
     """With it, measure observations by their running mean and deviation."""
+    bounded: Annotated[bool, When("normalise", (True,))] = True
+    """With it, cut bootstrapped values at what the extreme rewards and costs seen so far would sum
+    up to if they came in every step."""
     critics: Literal["plain", "batch-norm"] = "plain"
-    """Whether critics are normalised by the statistics of their batch, and need no target copies
-    then."""
+    """Whether critics are normalised by the statistics of their batch."""
+    target_critics: Annotated[bool, When("critics", ("batch-norm",))] = False
+    """Whether batch-normalised critics learn from copies that follow them, as plain ones always do,
+    or from themselves."""
 
     cost_ensemble: Members = 4
     """M, members of the cost ensemble."""
@@ -133,7 +142,7 @@ def init_critics(
         options, spec, options.cost_ensemble, len(spec.budgets), "silu", half_fan_in_normal, qc_key
     )
     # A donated buffer may appear only once: the targets are copies.
-    copied = options.critics == "plain"
+    copied = options.critics == "plain" or options.target_critics
     return {
         "q": q,
         "qc": qc,
@@ -227,12 +236,14 @@ def return_regression(
     batch: Transition,
     next_action: Float[Array, "batch action"],
     bonus: Float[Array, " batch"] | float,
+    bounds: Bounds = UNBOUNDED,
 ) -> Regression:
-    """The double critic towards its TD targets; `bonus` is added to the next state's value."""
+    """The double critic towards its TD targets; `bonus` is added to the next state's value, which
+    is cut at `bounds`."""
     keep = bootstrap_mask(
         batch, options.mask_reward, options.goal_is_terminal, options.timeout_is_terminal
     )
-    target = double_q_target(batch.reward, keep, options.discount, bonus)
+    target = double_q_target(batch.reward, keep, options.discount, bonus, bounds)
     return td_regression(critics, targets, batch, next_action, target, 1.0 / len(batch.reward))
 
 
@@ -250,7 +261,10 @@ def critic_step(
     `bonus` and `cost_bonus` are added to the next state's values, `members` are those of whom the
     cost target "max" takes the largest.
     """
-    of_q = return_regression(options, state.q, state.target_q, batch, next_action, bonus)
+    of_returns, of_costs = value_bounds(options, state, bonus)
+    of_q = return_regression(
+        options, state.q, state.target_q, batch, next_action, bonus, of_returns
+    )
     cost_keep = bootstrap_mask(
         batch, options.mask_cost, timeout_is_terminal=options.timeout_is_terminal
     )
@@ -259,7 +273,7 @@ def critic_step(
         if options.cost_target == "max":
             largest = jnp.max(following[members], axis=0)
             following = jnp.broadcast_to(largest, following.shape)
-        following = next_cost(following, options.cost_target == "mean", options.cost_floor)
+        following = next_cost(following, options.cost_target == "mean", of_costs)
         following = following + jnp.asarray(cost_bonus)[..., None]
         return cost_targets(batch.cost, cost_keep, options.cost_discount, following)
 
@@ -273,6 +287,22 @@ def critic_step(
     state = replace(state, q=q, q_moments=q_moments, qc=qc, qc_moments=qc_moments)
     metrics = {"q_loss": of_q.loss, "qc_loss": of_qc.loss, "q_mean": jnp.mean(of_q.values)}
     return state, metrics
+
+
+def value_bounds(
+    options: CriticOptions, state: PrimalDualState, bonus: Float[Array, " batch"] | float
+) -> tuple[Bounds, Bounds]:
+    """What the next state's values of return and cost are cut at, in the batch's units."""
+    floor = 0.0 if options.cost_floor else -math.inf
+    units = state.units
+    if units is None or not options.bounded:
+        return UNBOUNDED, (floor, math.inf)
+    unit = units.reward_unit(options.discount)
+    least, most = jnp.minimum(jnp.min(bonus), 0.0), jnp.maximum(jnp.max(bonus), 0.0)
+    low, high = units.reward_low / unit + least, units.reward_high / unit + most
+    highest = units.cost_high / units.cost_unit(state.limit, options.cost_discount)
+    ceiling = for_ever(highest, highest, options.cost_discount)[1]
+    return for_ever(low, high, options.discount), (floor, ceiling)
 
 
 def targets_follow(options: CriticOptions, state: S) -> S:

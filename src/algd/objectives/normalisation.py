@@ -31,6 +31,9 @@ class Units(eqx.Module):
     reward_mean: Float[Array, ""]
     reward_square: Float[Array, ""]
     cost_square: Float[Array, " constraints"]
+    reward_low: Float[Array, ""]
+    reward_high: Float[Array, ""]
+    cost_high: Float[Array, " constraints"]
 
     @classmethod
     def create(cls, obs_size: int, constraints: int, standardise: bool = True) -> "Units":
@@ -42,6 +45,9 @@ class Units(eqx.Module):
             reward_mean=jnp.zeros(()),
             reward_square=jnp.zeros(()),
             cost_square=jnp.zeros(constraints),
+            reward_low=jnp.zeros(()),
+            reward_high=jnp.zeros(()),
+            cost_high=jnp.zeros(constraints),
         )
 
     def observe(self, batch: Transition) -> "Units":
@@ -66,6 +72,10 @@ class Units(eqx.Module):
             reward_mean=toward(self.reward_mean, jnp.mean(batch.reward)),
             reward_square=toward(self.reward_square, jnp.mean(batch.reward**2)),
             cost_square=toward(self.cost_square, jnp.mean(batch.cost**2, axis=0)),
+            # Never forgotten; zero is what follows an end.
+            reward_low=jnp.minimum(self.reward_low, jnp.min(batch.reward)),
+            reward_high=jnp.maximum(self.reward_high, jnp.max(batch.reward)),
+            cost_high=jnp.maximum(self.cost_high, jnp.max(batch.cost, axis=0)),
         )
 
     def standardise(self, obs: Float[Array, "*batch obs"]) -> Float[Array, "*batch obs"]:

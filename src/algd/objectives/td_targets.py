@@ -1,5 +1,6 @@
 """Temporal-difference targets and what is read off an ensemble of critics."""
 
+import math
 from collections.abc import Callable
 from functools import reduce
 from typing import Any, NamedTuple
@@ -13,6 +14,20 @@ from algd.networks.critics import CriticEnsemble
 from algd.types import Transition
 
 Critics = CriticEnsemble | NormalisedEnsemble
+# Least and largest.
+Bounds = tuple[float | Float[Array, "..."], float | Float[Array, "..."]]
+UNBOUNDED: Bounds = (-math.inf, math.inf)
+
+
+def for_ever(low: Float[Array, "*shape"], high: Float[Array, "*shape"], discount: float) -> Bounds:
+    r"""$[l, u] / (1 - \gamma)$: no discounted sum of numbers between l and u is outside.
+
+    A critic that learns from its own estimates may believe anything; what it has never been shown
+    is cut off.
+    """
+    if discount == 1.0:
+        return UNBOUNDED
+    return low / (1.0 - discount), high / (1.0 - discount)
 
 
 def bootstrap_mask(
@@ -41,13 +56,13 @@ def td_target(
 
 
 def next_cost(
-    qcs: Float[Array, "members batch constraints"], shared: bool, floor: bool
+    qcs: Float[Array, "members batch constraints"], shared: bool, bounds: Bounds
 ) -> Float[Array, "members batch constraints"]:
-    """What the members bootstrap from: their own target copies or the mean of all; `floor` cuts
-    it at zero."""
+    """What the members bootstrap from: their own target copies or the mean of all, cut at
+    `bounds`."""
     if shared:
         qcs = jnp.broadcast_to(jnp.mean(qcs, axis=0), qcs.shape)
-    return jnp.maximum(qcs, 0.0) if floor else qcs
+    return jnp.clip(qcs, *bounds)
 
 
 def cost_targets(
@@ -85,12 +100,18 @@ def td_regression(
 ) -> Regression:
     r"""The gradient of $w \sum (Q_i(s, a) - y_i)^2$ with $y = $ `bootstrap`$(Q'(s', a'))$.
 
-    Q' are the target critics; batch-normalised ones need none: both steps are one batch of theirs.
+    Q' are the target critics, or without any the critics themselves. Both steps are one batch of
+    batch-normalised ones.
     """
     if isinstance(critics, NormalisedEnsemble):
         inputs = jnp.concatenate([batch.obs, batch.action], axis=-1)
         following = jnp.concatenate([batch.next_obs, next_action], axis=-1)
-        values, y, grads, moments = critics.regress(inputs, following, bootstrap, weight)
+        if isinstance(targets, NormalisedEnsemble):
+            ahead = targets.values(inputs, following)[1]
+            aims = lambda own: bootstrap(ahead)  # noqa: E731
+        else:
+            aims = bootstrap
+        values, y, grads, moments = critics.regress(inputs, following, aims, weight)
         critics = critics.following(moments)
     else:
         assert isinstance(targets, CriticEnsemble)
@@ -104,11 +125,14 @@ def double_q_target(
     keep: Float[Array, " batch"],
     discount: float,
     bonus: Float[Array, " batch"] | float = 0.0,
+    bounds: Bounds = UNBOUNDED,
 ) -> Callable[[Float[Array, "members batch outputs"]], Array]:
-    r"""From the members' next values to $y = r + \gamma\, m (\min_j Q'_j + b)$, one for all."""
+    r"""From the members' next values to $y = r + \gamma\, m (\min_j Q'_j + b)$, one for all; Q'
+    is cut at `bounds`."""
 
     def bootstrap(following: Float[Array, "members batch outputs"]) -> Array:
-        y = td_target(signal, keep, discount, clipped_value(following[..., 0]) + bonus)
+        value = jnp.clip(clipped_value(following[..., 0]), *bounds)
+        y = td_target(signal, keep, discount, value + bonus)
         return jnp.broadcast_to(y[:, None], following.shape)
 
     return bootstrap

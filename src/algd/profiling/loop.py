@@ -16,7 +16,7 @@ from algd.runs.directory import Run
 from algd.training.device import run_program
 from algd.training.state import Setup, TrainState, start
 from algd.training.steps import evaluate, iterate
-from algd.types import Algorithm, ReplayOptions
+from algd.types import Algorithm, ReplayOptions, RolloutOptions
 
 # Presets with numbers of copies.
 CASES = (("sac-lag", 4), ("algd", 4), ("ppo-lag", 4), ("ppo-lag-wide", 1_024))
@@ -49,7 +49,7 @@ def bench_loop(
 
 def _both(part: str, name: str, copies: int, seconds: float) -> dict[str, Any]:
     training = part == "training"
-    algorithm = _ready(preset(name))
+    algorithm = _ready(preset(name), copies)
     with tempfile.TemporaryDirectory(prefix="bench-loop-") as folder:
         setups = {w: _setup(w, algorithm, copies if training else 4, folder) for w in ADVANCE}
         turn = _turn if training else _evaluation
@@ -79,11 +79,14 @@ def _both(part: str, name: str, copies: int, seconds: float) -> dict[str, Any]:
     }
 
 
-def _ready(algorithm: Algorithm) -> Algorithm:
-    """With gradient rounds from the start."""
+def _ready(algorithm: Algorithm, copies: int) -> Algorithm:
+    """With gradient rounds from the start, and rollouts that are soon full: a step is worth as much
+    learning in a short one as in a long one."""
     if isinstance(algorithm, ReplayOptions):
         return dataclasses.replace(algorithm, prefill=algorithm.batch_size, replay_size=100_000)
-    return algorithm
+    assert isinstance(algorithm, RolloutOptions)
+    steps = min(algorithm.rollout_steps, max(2_000, 32 * copies))
+    return dataclasses.replace(algorithm, rollout_steps=steps)
 
 
 def _setup(which: Any, algorithm: Algorithm, copies: int, folder: str) -> Setup:
