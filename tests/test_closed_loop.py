@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 from algd.algorithms import presets
+from algd.evaluation.episodes import gone_on
 from algd.networks.numpy_policy import NumpyPolicy
 from algd.objectives.dual_ascent import recent_excess
 from algd.objectives.lagrangians import augmented_lagrangian
 from algd.objectives.multipliers import ProjectedState
+from algd.objectives.td_targets import cost_targets
 from algd.types import Budget, EnvSpec, Transition
 from support.plain import QUICK
 
@@ -98,6 +100,35 @@ def test_rare_costs_count_by_their_mean():
     np.testing.assert_allclose(state.dual.lam, [1.0], atol=0.05)
 
 
+@pytest.mark.parametrize("discount", [0.99, 1.0])
+def test_who_falls_early_was_no_slower_for_it(discount):
+    """Episodes at one and the same speed cost the same at the horizon, whenever they ended; a cost
+    that is no rate is what it was."""
+    kinds = ({"discounted": True, "rate": True}, {"rate": True}, {})
+    budgets = tuple(Budget(1.0, name=str(i), **kind) for i, kind in enumerate(kinds))
+    spec = EnvSpec(1, (-1.0,), (1.0,), budgets, 200)
+    lengths = np.array([1, 50, 199, 200])
+    discounted = [0.7 * np.sum(discount ** np.arange(n)) for n in lengths]
+    costs = np.stack([discounted, 0.7 * lengths, 0.7 * lengths], axis=1)
+    for xp in (np, jnp):
+        steered = np.asarray(gone_on(xp.asarray(costs), xp.asarray(lengths), spec, discount, xp))
+        np.testing.assert_allclose(steered[:, :2], costs[-1, :2] + 0.0 * costs[:, :2], rtol=1e-4)
+        np.testing.assert_allclose(steered[:, 2], costs[:, 2], rtol=1e-6)
+
+
+def test_in_the_critics_eyes_a_rate_goes_on_behind_the_end():
+    """c + gamma c + gamma^2 c + ... for a terminal step; a cost that is no rate ends with it, and
+    the rest of the rows bootstrap as ever."""
+    cost, following = jnp.full((2, 2), 3.0), jnp.full((1, 2, 2), 10.0)
+    afterwards = jnp.array([3.0 / (1.0 - 0.9), 0.0]) * jnp.ones((2, 1))
+    found = cost_targets(cost, jnp.array([0.0, 1.0]), 0.9, following, afterwards)
+    np.testing.assert_allclose(found[0], [[3.0 / (1.0 - 0.9), 3.0], [12.0, 12.0]], rtol=1e-5)
+    for go_on in (False, True):
+        rate = Budget(10.0, discounted=True, rate=True)
+        _, state, _ = begun([rate, Budget(10.0, name="b")], rates_go_on=go_on)
+        np.testing.assert_array_equal(state.goes_on, [go_on, False])
+
+
 def test_a_multiplier_below_zero_is_a_higher_limit():
     """From lam = -1 on, an action that costs less than twice the limit is weighed by its reward
     alone; one that costs more is not."""
@@ -128,7 +159,7 @@ def test_a_limit_has_no_unit_of_return():
     np.testing.assert_allclose(lam, [-0.5, 0.0, 0.2])
 
 
-def test_the_average_of_the_score_network_acts():
+def test_the_average_of_the_score_network_is_the_policy_and_the_last_one_explores():
     """By hand: it follows each step of the network by its share, and both forms act by it."""
     options = {**SMALL, "averaging": 0.75, "policy_every": 1, "deterministic": "zero-noise"}
     algorithm = replace(presets()["algd"], **options)
@@ -153,7 +184,10 @@ def test_the_average_of_the_score_network_acts():
         expected = jax.tree.map(lambda old, new: 0.75 * old + 0.25 * new, expected, state.score)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), state.average, expected)
     last = replace(state, average=state.score)
-    act = lambda state: algorithm.act(state, rows[0], jax.random.key(0), "deterministic")[0]  # noqa: E731
+    act = lambda state, mode="deterministic": algorithm.act(  # noqa: E731
+        state, rows[0], jax.random.key(0), mode
+    )[0]
     assert float(abs(act(state) - act(last))[0]) > 0.0
+    assert act(state, "exploring") == act(last, "exploring") != act(state, "sampled")
     portable = NumpyPolicy(algorithm.portable(state)).predict(np.asarray(rows[0]))
     np.testing.assert_allclose(portable, act(state), atol=1e-5)

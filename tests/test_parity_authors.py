@@ -85,6 +85,7 @@ class Case:
             units=None,
             temperature=None,
             episode_scale=jnp.ones(1),
+            goes_on=jnp.zeros(1, bool),
             excess=jnp.zeros(1),
         )
 

@@ -15,7 +15,8 @@ Number = int | float | np.integer | np.floating
 # Counters are 32-bit integers and networks 32-bit floats.
 MOST = 2**31 - 1
 LARGEST = 1e37
-Mode = Literal["sampled", "deterministic"]
+# How an algorithm acts: in training, or as what it has learnt, by draws or by its one answer.
+Mode = Literal["exploring", "sampled", "deterministic"]
 # How a trained policy is asked; "best" draws candidates and takes the one its critics prefer.
 Choice = Literal["deterministic", "sampled", "best"]
 # A scalar, or one number per constraint, under each name.
@@ -105,12 +106,15 @@ class Budget:
     """What an episode may cost: ``limit`` is the expected sum of one cost over an episode.
 
     A ``discounted`` budget bounds the discounted sum, which is what the critics estimate; an
-    undiscounted one is converted to the critics' scale by :meth:`on_critic_scale`.
+    undiscounted one is converted to the critics' scale by :meth:`on_critic_scale`. The cost of a
+    ``rate`` is a rate, like a speed: who falls after a tenth of the episode has kept no limit by
+    that, and algorithms may learn as if it had gone on; what is reported is the sum as it is.
     """
 
     limit: float
     name: str = "cost"
     discounted: bool = False
+    rate: bool = False
 
     def on_critic_scale(self, discount: float, horizon: int) -> float:
         """h = limit · (1 − γᵀ) / ((1 − γ) T) if undiscounted."""
@@ -362,6 +366,11 @@ class RanksActions(Protocol):
 @runtime_checkable
 class LearnsFromEpisodes(Protocol):
     """An algorithm that wants to know what whole episodes of training have cost."""
+
+    @property
+    def rates_go_on(self) -> bool:
+        """Whether a rate counts as if it had gone on where an episode ended early."""
+        ...
 
     def feedback(
         self,

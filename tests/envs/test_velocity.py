@@ -103,7 +103,7 @@ def test_specification(name):
     assert env.spec.horizon == 1000
     if name in PAPER:
         limit, speed, size = PAPER[name]
-        assert env.spec.budgets == (Budget(limit, discounted=True),)
+        assert env.spec.budgets == (Budget(limit, discounted=True, rate=True),)
         assert VelocityEnv(name).speed_limit == pytest.approx(speed, abs=5e-4)
     else:
         _, size = INDICATOR[name]
@@ -232,7 +232,7 @@ def test_a_new_limit_moves_the_margin_with_it():
         envs.make("HalfCheetahVelocity", 1, budgets=(Budget(100.0),)),
         envs.make("HalfCheetahVelocity", 1),
     )
-    assert env.spec.budgets == (Budget(100.0, discounted=True),)
+    assert env.spec.budgets == (Budget(100.0, discounted=True, rate=True),)
     env.reset(0)
     usual.reset(0)
     still = np.zeros((1, 6), np.float32)

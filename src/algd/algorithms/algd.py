@@ -71,8 +71,8 @@ class State(PrimalDualState):
     score: ScoreNetwork
     score_moments: tuple
     average: ScoreNetwork | None = None
-    """The score network averaged over its gradient steps, which acts where nothing is explored;
-    None if the last one does."""
+    """The score network averaged over its gradient steps, which is the policy that was learnt; None
+    if the last one is."""
 
 
 class Draws(NamedTuple):
@@ -106,8 +106,8 @@ class ALGD(PrimalDualOptions):
     """Adam step size of the temperature's logarithm."""
 
     averaging: Share = 0.0
-    """Weight of the past in the running average of the score network that acts deterministically;
-    0: the last one does. Training acts and learns with the last one."""
+    """Weight of the past in the running average of the score network, which is the policy that was
+    learnt; 0: the last one is. Training explores and learns with the last one."""
     policy_every: int = 1
     """Gradient rounds of the critics for one of the score network."""
 
@@ -218,7 +218,7 @@ class ALGD(PrimalDualOptions):
     def portable(self, state: State) -> PolicyData:
         """The chain and the energy as plain arrays of raw observations."""
         schedule, scales = self.schedule
-        score, normal = self._acting(state, "deterministic"), self.head == "gaussian"
+        score, normal = self._acting(state, "sampled"), self.head == "gaussian"
         policy = Diffusion(
             network=of_layers(folded(score, state.units).layers, "relu"),
             embedding=np.asarray(score.time_embedding),
@@ -344,7 +344,7 @@ class ALGD(PrimalDualOptions):
     # --- the policy ---------------------------------------------------------------------------
 
     def _acting(self, state: State, mode: Mode) -> ScoreNetwork:
-        if mode == "sampled" or state.average is None:
+        if mode == "exploring" or state.average is None:
             return state.score
         return state.average
 
@@ -539,7 +539,9 @@ SCALED = ALGD(
     standardise=False,
     critics="batch-norm",
     momentum=0.5,
+    rates_go_on=True,
     policy_every=3,
+    averaging=0.998,
     head="gaussian",
     sigma_min=0.05,
     temperature="learnt",

@@ -216,7 +216,7 @@ class PPOLag(RolloutOptions):
         """The latent action cut to its box; the update wants the latent and its log-density."""
         gaussian = state.networks.actor(self._normalised(obs, state.obs_statistics))
         latent = gaussian.mean
-        if mode == "sampled":
+        if mode != "deterministic":
             noise = jax.random.normal(key, latent.shape)
             latent = latent + jnp.exp(gaussian.log_std) * noise
         half_width, centre = (state.high - state.low) / 2.0, (state.high + state.low) / 2.0

@@ -143,6 +143,7 @@ def with_new_limits(
             new,
             name=default.name if new.name == unnamed else new.name,
             discounted=new.discounted or default.discounted,
+            rate=new.rate or default.rate,
         )
         for default, new in zip(defaults, given, strict=True)
     )

@@ -64,7 +64,7 @@ class VelocityTask(NamedTuple):
 
 
 def _discounted(limit: float) -> Budget:
-    return Budget(limit, discounted=True)
+    return Budget(limit, discounted=True, rate=True)
 
 
 TASKS = {

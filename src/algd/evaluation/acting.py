@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from algd.networks.numpy_policy import CANDIDATES, MOST_CANDIDATES
-from algd.types import Algorithm, Assessment, Choice, RanksActions, UserError
+from algd.types import Algorithm, Assessment, Choice, Mode, RanksActions, UserError
 
 
 @partial(jax.jit, static_argnames=("algorithm", "mode", "candidates"))
@@ -18,7 +18,7 @@ def act(
     state: Any,
     obs: Float[Array | np.ndarray, "envs obs"],
     key: PRNGKeyArray,
-    mode: Choice,
+    mode: Mode | Choice,
     candidates: int = CANDIDATES,
 ) -> tuple[Float[Array, "envs action"], dict[str, Array]]:
     """An action for every copy, each with its own random numbers."""

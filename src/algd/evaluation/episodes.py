@@ -75,6 +75,28 @@ def in_budget_unit(
     return xp.where(np.array([b.discounted for b in spec.budgets]), discounted, plain)
 
 
+def gone_on(
+    cost: Float[Array | np.ndarray, "envs constraints"],
+    lengths: Int[Array | np.ndarray, " envs"],
+    spec: EnvSpec,
+    discount: float,
+    xp: Any = np,
+) -> Any:
+    r"""$J\,w(T)/w(t)$ with $w(t) = t$, for a discounted budget $1 - \gamma^t$.
+
+    What episodes of these lengths t would have cost at the horizon T, where a budget is that of a
+    rate.
+    """
+    if not any(budget.rate for budget in spec.budgets):
+        return cost
+    steps = xp.clip(lengths, 1, spec.horizon)
+    plain = discounted = steps / spec.horizon
+    if discount < 1.0:
+        discounted = (1.0 - powers(discount, steps, xp)) / (1.0 - discount**spec.horizon)
+    shares = in_budget_unit(plain[:, None], discounted[:, None], spec, xp)
+    return xp.where(np.array([budget.rate for budget in spec.budgets]), cost / shares, cost)
+
+
 def powers(
     discount: float, exponents: Int[Array | np.ndarray, " n"], xp: Any = np
 ) -> Float[Array | np.ndarray, " n"]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from algd.networks.adam import adam_step, init_moments
 from algd.networks.batch_norm import NormalisedEnsemble
@@ -100,6 +100,10 @@ class CriticOptions(ReturnCriticOptions):
     estimates finds negative ones and they feed themselves."""
     mask_cost: bool = True
     """Whether a terminal step cuts the bootstrap of the cost."""
+    rates_go_on: Annotated[bool, When("mask_cost", (True,))] = False
+    """Whether a cost that the task calls a rate, like a speed, goes on for ever at what the
+    terminal step cost, also in the episodes that the multiplier follows: an early end is no way to
+    keep a limit."""
 
     momentum: Share = 0.9
     """Adam's weight of past gradients."""
@@ -126,6 +130,8 @@ class PrimalDualState(eqx.Module):
     units: Units | None
     episode_scale: Float[Array, " constraints"]
     """Takes an episode's cost to the critics' scale."""
+    goes_on: Bool[Array, " constraints"]
+    """Which costs go on for ever at what the terminal step cost."""
     excess: Float[Array, " constraints"]
     """What recent training episodes cost above the budget's share, in budgets."""
 
@@ -154,6 +160,7 @@ def init_critics(
         "low": jnp.asarray(spec.action_low, jnp.float32),
         "high": jnp.asarray(spec.action_high, jnp.float32),
         "rounds": jnp.zeros((), jnp.int32),
+        "goes_on": jnp.asarray([options.rates_go_on and b.rate for b in spec.budgets]),
         "episode_scale": jnp.asarray(spec.episode_scales(options.cost_discount)),
         "excess": jnp.zeros(len(spec.budgets)),
         "units": (
@@ -275,7 +282,9 @@ def critic_step(
             following = jnp.broadcast_to(largest, following.shape)
         following = next_cost(following, options.cost_target == "mean", of_costs)
         following = following + jnp.asarray(cost_bonus)[..., None]
-        return cost_targets(batch.cost, cost_keep, options.cost_discount, following)
+        for_good = for_ever(batch.cost, batch.cost, options.cost_discount)[1]
+        afterwards = jnp.where(state.goes_on, for_good, 0.0)
+        return cost_targets(batch.cost, cost_keep, options.cost_discount, following, afterwards)
 
     # Summed over constraints, so that a second budget does not slow the first one's critic.
     weight = 1.0 / (options.cost_ensemble * len(batch.reward))

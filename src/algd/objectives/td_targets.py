@@ -70,14 +70,12 @@ def cost_targets(
     bootstrap: Float[Array, " batch"],
     discount: float,
     next_qc: Float[Array, "members batch constraints"],
+    afterwards: Float[Array, "batch constraints"] | float = 0.0,
 ) -> Float[Array, "members batch constraints"]:
-    r"""$y_i = c + \gamma_c\, m\, Q'_{c,i}(s', a')$, one target for each member."""
-    return td_target(
-        jnp.broadcast_to(cost, next_qc.shape),
-        jnp.broadcast_to(bootstrap[:, None], next_qc.shape),
-        discount,
-        next_qc,
-    )
+    r"""$y_i = c + \gamma_c (m\, Q'_{c,i}(s', a') + (1 - m)\, z)$, one target for each member; z is
+    what comes `afterwards` where the mask m says that the future ends."""
+    mask = bootstrap[:, None]
+    return cost + discount * (mask * next_qc + (1.0 - mask) * afterwards)
 
 
 class Regression(NamedTuple):

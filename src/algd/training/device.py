@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Int, Key, PRNGKeyArray
 
 from algd.envs.jax_vector import Copies, JaxVectorEnv, advance
 from algd.evaluation.acting import act
-from algd.evaluation.episodes import FAULTS, broken_steps, not_finite
+from algd.evaluation.episodes import FAULTS, broken_steps, gone_on, not_finite
 from algd.runs.checkpoint import Counters
 from algd.training.replay import Replay, add, put
 from algd.training.seeds import over_seeds, split, stack
@@ -191,7 +191,7 @@ def vector_step(
     act_key, update_key = step_keys(key, iteration)
     seen = copies.state.obs
     obs = jnp.nan_to_num(seen, posinf=0.0, neginf=0.0)
-    action, extras = act(algorithm, learner, obs, act_key, "sampled")
+    action, extras = act(algorithm, learner, obs, act_key, "exploring")
     copies, result = advance(env, spec, copies, action)
     copies = copies._replace(state=sharded(copies.state, devices))
     broken = {"action": ~jnp.isfinite(action).all(axis=1)} | broken_steps(result, jnp)
@@ -201,7 +201,10 @@ def vector_step(
         running, result, keep, spec, algorithm.cost_discount, jnp
     )
     if isinstance(algorithm, LearnsFromEpisodes):
-        learner = algorithm.feedback(learner, cost_so_far, jnp.where(ends, lengths, 0))
+        cost = cost_so_far
+        if algorithm.rates_go_on:
+            cost = gone_on(cost, lengths, spec, algorithm.cost_discount, jnp)
+        learner = algorithm.feedback(learner, cost, jnp.where(ends, lengths, 0))
     told = {} if rollout is None else {"cost_so_far": cost_so_far, "keep": keep}
     kept = without_broken(result, keep, jnp)
     fresh = replicated(make_transition(obs, action, kept, extras | told), devices)

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Key
 
 from algd.evaluation.acting import NonFiniteAction, finite
-from algd.evaluation.episodes import Cut, broken_steps, not_finite
+from algd.evaluation.episodes import Cut, broken_steps, gone_on, not_finite
 from algd.evaluation.episodes import evaluate as evaluate_policy
 from algd.runs.checkpoint import Counters, PendingUpdate
 from algd.training.seeds import split, stack
@@ -98,8 +98,12 @@ def collect(setup: Setup, state: TrainState, decision: Decision) -> TrainState:
         kept = without_broken(result, keep)
         fresh = make_transition(decision.obs, decision.action, kept, told)
     counters, rounds = advance_counters(setup, state.counters)
-    lengths = stack([sums.running.length + 1 for sums in state.statistics])
-    ended = np.where(result.terminated | result.truncated, lengths, 0).astype(np.int32)
+    lengths = [sums.running.length + 1 for sums in state.statistics]
+    ends = result.terminated | result.truncated
+    ended = np.where(ends, stack(lengths), 0).astype(np.int32)
+    if isinstance(setup.algorithm, LearnsFromEpisodes) and setup.algorithm.rates_go_on:
+        each = zip((cost for _, cost in counted), lengths, strict=True)
+        costs = stack([gone_on(*one, setup.spec, discount) for one in each])
     return state._replace(
         counters=counters,
         obs=result.obs,

@@ -55,7 +55,8 @@ def sample_actions(
     seeds: int = 1,
 ) -> tuple[Float[Array, "*seeds envs action"], dict[str, Array]]:
     """An action of the policy for every copy, and what the update wants to know of it."""
-    return over_seeds(lambda s, o, k: act(algorithm, s, o, k, "sampled"), seeds)(learner, obs, key)
+    explore = lambda s, o, k: act(algorithm, s, o, k, "exploring")  # noqa: E731
+    return over_seeds(explore, seeds)(learner, obs, key)
 
 
 @jax.jit
