@@ -17,7 +17,7 @@ from algd.objectives.td_targets import cost_targets
 from algd.types import Budget, EnvSpec, Transition
 from support.plain import QUICK
 
-SMALL = {"critic_hidden": 4, "score_hidden": 4, "embedding": 2}
+SMALL = {"critic_hidden": 4, "score_hidden": 4, "embedding": 2, "denoise_steps": 3}
 
 
 def begun(budgets, **options):

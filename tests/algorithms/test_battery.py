@@ -22,6 +22,8 @@ SIZES = {
     "score_hidden": 4,
     "actor_hidden": 4,
     "embedding": 2,
+    # A first, a last and one between: each step of the chain is compiled by itself.
+    "denoise_steps": 3,
     "batch_size": 4,
     "cost_ensemble": 2,
     "safety_ensemble": 2,

@@ -15,7 +15,7 @@ from support.plain import QUICK
 SMALL = {"critic_hidden": 8, "batch_size": 32}
 OWN_UNITS = {"normalise": True, "critics": "batch-norm", "dual_signal": "episodes"}
 CASES = {
-    "algd": {"score_hidden": 8, "embedding": 2},
+    "algd": {"score_hidden": 8, "embedding": 2, "denoise_steps": 3},
     "sac-lag": {"actor_hidden": 8, **OWN_UNITS},
     "sac-auglag": {"actor_hidden": 8, **OWN_UNITS, "critics": "plain"},
     "cal-quick": {"actor_hidden": 8, **OWN_UNITS, "dual_signal": "critics"},

@@ -444,9 +444,9 @@ def test_program_and_commands_of_the_guide(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "path", list(sys.path))
     # Shorter than the guide says, with small networks, but with gradient rounds.
     program = guide("python")
-    less = "prefill=100, critic_hidden=16, score_hidden=16, batch_size=16, eval_episodes=2"
+    less = "prefill=100, critic_hidden=16, score_hidden=16, batch_size=16, denoise_steps=3"
     for long, short in (
-        ('out="runs/corridor"', f'out="runs/corridor", {less}'),
+        ('out="runs/corridor"', f'out="runs/corridor", eval_episodes=2, {less}'),
         ("2_000", "140"),
         ("episodes=20", "episodes=2"),
     ):

@@ -29,6 +29,7 @@ TINY = {
     "actor_hidden": 16,
     "multiplier_hidden": 16,
     "embedding": 4,
+    "denoise_steps": 3,
     "batch_size": 16,
     "minibatch": 16,
     "cost_ensemble": 2,
