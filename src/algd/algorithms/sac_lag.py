@@ -232,6 +232,19 @@ CAL_VELOCITY = replace(
 )
 """What it has in common on the velocity tasks."""
 
+SCALED = SACLag(
+    normalise=True,
+    standardise=False,
+    critics="batch-norm",
+    momentum=0.5,
+    rates_go_on=True,
+    dual="projected",
+    dual_signal="episodes",
+    dual_rate=4e-4,
+    initial_lam=0.0,
+)
+"""With what the preset `algd` has besides its policy and its penalty."""
+
 PRESETS = {
     "sac-lag": SACLag(),
     "sac-auglag": SACLag(energy="augmented"),
@@ -242,6 +255,10 @@ PRESETS = {
     # With the schedule of the preset `algd`, for short runs beside it.
     "cal-quick": SACLag(
         energy="augmented", hinge="batch", rho=10.0, cost_spread=0.5, cost_ensemble=4
+    ),
+    "sac-lag-scaled": SCALED,
+    "cal-scaled": replace(
+        SCALED, energy="augmented", hinge="batch", rho=10.0, cost_spread=0.5, cost_ensemble=4
     ),
     "cal-ant": replace(CAL_VELOCITY, rho=100.0),
     "cal-halfcheetah": replace(CAL_VELOCITY, rho=1000.0, updates_per_step=20.0),
@@ -258,6 +275,8 @@ SUMMARIES = {
     "sac-auglag-paper": "sac-auglag with the schedule of ALGD's authors on Safety-Gym tasks",
     "cal": "CAL as its authors' program has it on Safety-Gym tasks",
     "cal-quick": "CAL on the schedule of algd, for short runs",
+    "sac-lag-scaled": "sac-lag with the units, critics and multiplier of algd",
+    "cal-scaled": "cal-quick with the units, critics and multiplier of algd",
     "cal-ant": "CAL as its authors' program has it on Ant",
     "cal-halfcheetah": "CAL as its authors' program has it on HalfCheetah",
     "cal-hopper": "CAL as its authors' program has it on Hopper",
