@@ -255,7 +255,7 @@ def test_the_readme_states_the_interface(tmp_path):
     policy.export(tmp_path / "out", "onnx")
     text = (tmp_path / "out" / "README.md").read_text()
     assert "float32 [batch, 5]" in text
-    assert "float32 [batch, 6, 2], standard normal" in text
+    assert "float32 [batch, 4, 2], standard normal" in text
     assert "| lowest action | [-1.0, -2.0] |" in text
     assert "| highest action | [1.0, 3.0] |" in text
     assert re.search(r"latency \| \d+ µs median", text)

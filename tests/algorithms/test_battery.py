@@ -100,7 +100,17 @@ DISTINCT = {shape_of(name): name for name in sorted(presets(), reverse=True)}
 
 
 # One for each kind of state; the others have the same with another update.
-KINDS = ("algd", "algd-paper", "algd-plain", "cal", "hj", "ppo-lag", "ppo-lag-pid", "sac-lag")
+KINDS = (
+    "algd",
+    "algd-paper",
+    "algd-plain",
+    "cal",
+    "hj",
+    "ppo-lag",
+    "ppo-lag-pid",
+    "sac-lag",
+    "sac-lag-scaled",
+)
 program = cache(Program)
 distinct = pytest.mark.parametrize("name", sorted(DISTINCT.values()))
 

@@ -268,6 +268,8 @@ class ALGD(PrimalDualOptions):
         if self.policy_every == 1:
             own, metrics = step(own)
             return replace(state, **own), metrics
+        # Traced once, for its shapes and for the rounds that have one.
+        step = jax.jit(step, inline=True)
         shapes = jax.eval_shape(step, own)[1]
         nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
         due = state.rounds % self.policy_every == 0

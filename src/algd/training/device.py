@@ -159,7 +159,8 @@ def vector_steps(
     """A loop of vector steps, `rounds` updates behind each; `numbers` are those of the first
     iteration, of the steps already in the rollout, and of the steps to take."""
     first, collected, count = numbers
-    one = partial(vector_step, algorithm, env, spec, devices)
+    # Traced once, for its shapes and for the loop.
+    one = jax.jit(partial(vector_step, algorithm, env, spec, devices), inline=True)
 
     def steps(carry: Carry, key: PRNGKeyArray) -> tuple[Carry, Log]:
         shapes = jax.eval_shape(one, carry, key, first, first, first)[1]

@@ -185,6 +185,8 @@ def repeated(
     times: int | Int[Array, ""],
 ) -> tuple[Any, Metrics]:
     """So many updates, each with a key of its own, and the means of their metrics."""
+    # Traced once, for its shapes and for the loop.
+    update = jax.jit(update, inline=True)
     shapes = jax.eval_shape(update, key, state)[1]
     nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
 
