@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 import time
+from functools import cache
 from pathlib import Path
 
 import jax
@@ -310,6 +311,9 @@ LEVELS = {
 }
 
 
+own_answers = cache(answers)
+
+
 @compiled
 @pytest.mark.parametrize("level", LEVELS)
 def test_builds_for_other_processors_agree(level, monkeypatch, tmp_path):
@@ -320,7 +324,7 @@ def test_builds_for_other_processors_agree(level, monkeypatch, tmp_path):
     complaint = library.compiled(command, tmp_path / "other.so")
     if complaint is not None:
         pytest.skip(f"the compiler does not compile for {level}: {complaint}")
-    own, call = answers(), library.call
+    own, call = own_answers(), library.call
     other = ctypes.CDLL(str(tmp_path / "other.so"))
     assert [library.units_of(other, rounded) for rounded in (False, True)] == units
     library.register(other, f"algd_{level}")

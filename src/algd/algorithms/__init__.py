@@ -3,9 +3,10 @@
 import importlib
 import pkgutil
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
-from algd.types import Algorithm, UserError, nearest
+from algd.types import Algorithm, EnvSpec, UserError, nearest
 
 
 def presets() -> dict[str, Algorithm]:
@@ -37,3 +38,12 @@ def canonical_preset(given: str) -> str:
             f"There is no preset {given!r}.{nearest(name, found)} `algd list` shows all of them."
         )
     return name
+
+
+@cache
+def state_shapes(algorithm: Algorithm, spec: EnvSpec) -> Any:
+    """What the algorithm will learn on such a task: shapes and types in the place of arrays."""
+    # Whoever asks for the names of presets does not wait for it.
+    import jax
+
+    return jax.eval_shape(lambda: algorithm.init(spec, jax.random.key(0)))

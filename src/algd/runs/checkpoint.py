@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Int, PRNGKeyArray
 
+from algd.algorithms import state_shapes
 from algd.runs.best import best_step
 from algd.runs.config import Settings, parse_config, spec_of
 from algd.runs.directory import KEEP, Run
@@ -287,8 +288,7 @@ def read_snapshot(directory: str | Path | Run, checkpoint: Which = "last") -> Sn
             held, complaints = newest_checkpoint(run)
         else:
             held, complaints = read_checkpoint(run, _path_of(run, checkpoint, spec)), []
-        template = jax.eval_shape(lambda: algorithm.init(spec, jax.random.key(0)))
-        state = from_arrays(template, held.learner)
+        state = from_arrays(state_shapes(algorithm, spec), held.learner)
     except (DamagedFile, KeyError) as error:
         raise UserError(f"{directory} cannot be loaded: {error}.") from error
     newest = run.checkpoints()[-1][0]

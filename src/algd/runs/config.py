@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 
 from algd import envs
-from algd.algorithms import preset
+from algd.algorithms import preset, state_shapes
 from algd.networks.native import library
 from algd.runs.files import available_memory
 from algd.runs.validation import check_fields, check_hyperparameters, check_values, fitted
@@ -232,7 +232,7 @@ def kept_transitions(settings: Settings, algorithm: Algorithm) -> int:
 
 def check_memory(spec: EnvSpec, slots: int, algorithm: Algorithm) -> None:
     """Refuse transitions or networks that do not fit, with the size they would need."""
-    state = jax.eval_shape(lambda: algorithm.init(spec, jax.random.key(0)))
+    state = state_shapes(algorithm, spec)
     # An update holds the networks before and behind it.
     networks = 2 * sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
     # Of each row that an update computes with, a hidden layer's output in each critic.

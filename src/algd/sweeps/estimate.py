@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from algd.algorithms import state_shapes
 from algd.runs.config import kept_transitions, make_envs, with_loop
 from algd.runs.directory import KEEP, Run
 from algd.runs.files import LARGEST_RECORD, read_whole, write_atomically
@@ -155,8 +156,7 @@ def disk_bytes(job: Job) -> int:
     """What a finished run leaves on the disk at most: the newest checkpoints and that of the best
     evaluation, and the replay buffer."""
     spec = make_envs(job.settings, 1).spec
-    state = jax.eval_shape(lambda: job.algorithm.init(spec, jax.random.key(0)))
-    leaves = jax.tree.leaves(state)
+    leaves = jax.tree.leaves(state_shapes(job.algorithm, spec))
     networks = sum(leaf.size * leaf.dtype.itemsize + BYTES_PER_ARRAY for leaf in leaves)
     replayed = isinstance(job.algorithm, ReplayOptions)
     kept = kept_transitions(job.settings, job.algorithm) if replayed else 0

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from algd.algorithms import state_shapes
 from algd.runs.checkpoint import (
     Checkpoint,
     PendingUpdate,
@@ -113,8 +114,7 @@ def load(setup: Setup, envs: CostVectorEnv, held: Checkpoint) -> tuple[TrainStat
     settings, spec, (run,) = setup.settings, setup.spec, setup.runs
     try:
         position = run.check_position(held.log)
-        template = jax.eval_shape(lambda: setup.algorithm.init(spec, jax.random.key(0)))
-        learner = from_arrays(template, held.learner)
+        learner = from_arrays(state_shapes(setup.algorithm, spec), held.learner)
         replay = _load_replay(setup, run, held.stored)
         seen = np.zeros((settings.envs, spec.obs_size), np.float32)
         check_alike({"obs": held.obs}, {"obs": seen})

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from algd.algorithms import state_shapes
 from algd.networks.native import library
 from algd.runs.best import best_step
 from algd.runs.checkpoint import Snapshot
@@ -126,7 +127,7 @@ def train_seeds(
         origin = {}
         if start_from is not None:
             # Refuse what does not fit before there is a directory.
-            fresh = jax.eval_shape(lambda: algorithm.init(spec, jax.random.key(0)))
+            fresh = state_shapes(algorithm, spec)
             check_fits(start_from, algorithm, fresh, settings.env, spec)
             source = Run(start_from.directory.absolute())
             begun = {"run": str(source.directory), "id": source.id, "step": start_from.step}
