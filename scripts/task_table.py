@@ -26,7 +26,6 @@ def line(run: Evidence) -> str:
         (row["return"], row["cost"]),
     )
     first, *others = [f"{shown(a)} / {shown(b)}" for a, b in pairs]
-    minutes = row["processor_seconds"]
     cells = [
         row["env"],
         row["seed"],
@@ -36,7 +35,6 @@ def line(run: Evidence) -> str:
         f"{length:,.0f}",
         within,
         *others,
-        "" if minutes is None else f"{minutes / 60:.0f}",
     ]
     return "| " + " | ".join(map(str, cells)) + " |"
 
