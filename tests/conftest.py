@@ -46,6 +46,13 @@ LONG_FILES = (
     "test_parallel",
     "test_training",
     "test_exactness",
+    "test_device",
+    "test_native",
+    "test_site",
+    "test_adapters",
+    "test_any_environment",
+    "test_theory",
+    "test_sweep",
 )
 VECTORS = ("sse", "ssse", "avx", "fma", "f16c", "amx", "asimd", "sve")
 

@@ -2,6 +2,7 @@
 
 import ctypes
 import dataclasses
+import functools
 import os
 import platform
 import shlex
@@ -9,7 +10,6 @@ import stat
 import subprocess
 import sys
 import time
-from functools import cache
 from pathlib import Path
 
 import jax
@@ -311,7 +311,7 @@ LEVELS = {
 }
 
 
-own_answers = cache(answers)
+own_answers = functools.cache(answers)
 
 
 @compiled
