@@ -127,6 +127,8 @@ def test_in_the_critics_eyes_a_rate_goes_on_behind_the_end():
         rate = Budget(10.0, discounted=True, rate=True)
         _, state, _ = begun([rate, Budget(10.0, name="b")], rates_go_on=go_on)
         np.testing.assert_array_equal(state.goes_on, [go_on, False])
+    _, state, _ = begun([rate], cost_discount=1.0)
+    np.testing.assert_array_equal(state.goes_on, [False])
 
 
 def test_a_multiplier_below_zero_is_a_higher_limit():

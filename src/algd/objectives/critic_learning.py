@@ -147,6 +147,8 @@ def init_critics(
     qc = _ensemble(
         options, spec, options.cost_ensemble, len(spec.budgets), "silu", half_fan_in_normal, qc_key
     )
+    # What goes on for ever has a sum only if it is discounted.
+    go_on = options.rates_go_on and options.cost_discount < 1.0
     # A donated buffer may appear only once: the targets are copies.
     copied = options.critics == "plain" or options.target_critics
     return {
@@ -160,7 +162,7 @@ def init_critics(
         "low": jnp.asarray(spec.action_low, jnp.float32),
         "high": jnp.asarray(spec.action_high, jnp.float32),
         "rounds": jnp.zeros((), jnp.int32),
-        "goes_on": jnp.asarray([options.rates_go_on and b.rate for b in spec.budgets]),
+        "goes_on": jnp.asarray([go_on and b.rate for b in spec.budgets]),
         "episode_scale": jnp.asarray(spec.episode_scales(options.cost_discount)),
         "excess": jnp.zeros(len(spec.budgets)),
         "units": (
