@@ -248,7 +248,7 @@ def summarise(episodes: Episodes, spec: EnvSpec) -> dict[str, Any]:
         costs[budget.name] = {
             "mean": float(cost.mean()),
             "standard_error": known(standard_error(cost)),
-            "iqm": iqm(cost),
+            "iqm": float(iqm(cost)),
             "cvar_0.9": cvar(cost, 0.9),
             "budget": budget.limit,
             "unit": "discounted sum" if budget.discounted else "sum per episode",
@@ -263,7 +263,7 @@ def summarise(episodes: Episodes, spec: EnvSpec) -> dict[str, Any]:
         "return": {
             "mean": float(episodes.returns.mean()),
             "standard_error": known(standard_error(episodes.returns)),
-            "iqm": iqm(episodes.returns),
+            "iqm": float(iqm(episodes.returns)),
         },
         # With one budget its numbers stand directly under "cost".
         "cost": next(iter(costs.values())) if len(costs) == 1 else costs,
