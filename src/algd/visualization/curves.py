@@ -222,7 +222,9 @@ def draw_multipliers(axes: Axes, groups: Groups, styles: Styles) -> None:
         locator.set_params(numticks=6)
         axes.yaxis.set_major_locator(locator)
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
-    axes.set_ylim(bottom=0)
+    # Below zero it is a higher limit; with room where it stays at its lower bound.
+    lowest = axes.dataLim.ymin
+    axes.set_ylim(bottom=1.1 * lowest if lowest < 0.0 else 0.0)
     over_steps(axes, "multiplier λ")
     if len(names) > 1:
         name_lines(axes, ends)
