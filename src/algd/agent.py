@@ -55,7 +55,8 @@ class Agent:
     @classmethod
     def of(cls, run: Run, policy: Policy, given: Given, trust: bool) -> "Agent":
         """The agent of a run that is there."""
-        settings, algorithm, preset = parse_config(run.config())
+        assert policy.source is not None
+        settings, algorithm, preset = parse_config(policy.source.config)
         agent = cls.__new__(cls)
         agent._source, agent._plan = None, api.Plan(settings, algorithm, preset, given)
         agent._out, agent._run, agent._policy = None, run, policy
@@ -98,7 +99,10 @@ class Agent:
             if self._run is None:
                 self._train(more, report, callbacks)
             else:
-                reached = self._run.checkpoints()[-1][0]
+                checkpoints = self._run.checkpoints()
+                if not checkpoints:
+                    raise UserError(f"{self._run.directory} has nothing to go on from.")
+                reached = checkpoints[-1][0]
                 api.resume(
                     self._run,
                     reached + more,

@@ -265,7 +265,7 @@ def evaluate(
     if policy.source is None:
         raise UserError("This policy is of no run: load it with algd.load.")
     source, given = policy.source, Given(env, cost_function, budgets_of(budget))
-    settings, config = source.settings, Run(source.directory).config()
+    settings, config = source.settings, source.config
     if isinstance(env, str) and is_another_task(env, config):
         # It has a budget of its own.
         limits = tuple(each.limit for each in given.budgets)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from algd import envs
+from algd import envs, zoo
 from algd.algorithms import summaries
 from algd.cli.arguments import parse
 from algd.cli.terminal import table
@@ -21,6 +21,7 @@ def run(arguments: list[str]) -> None:
     print(table([{"preset": name, "what it is": line} for name, line in summaries().items()]))
     print("\nTasks (algd train --env TASK):\n")
     print(table([describe(name) for name in envs.names()]))
+    print("\nzoo: return / cost of a policy that comes with algd (algd evaluate zoo:TASK)")
     print("\nAny Gymnasium environment with a cost will do, too: docs/own_environment.md")
 
 
@@ -37,4 +38,11 @@ def describe(name: str) -> dict[str, Any]:
         "horizon": env.horizon,
         "cost of a step": env.metadata["cost"],
         "budget": limit,
+        "zoo": judged(name),
     }
+
+
+def judged(task: str) -> str | None:
+    """What the zoo's policy of a task earned and cost."""
+    found = zoo.record(task).evaluation() if task in zoo.tasks() else None
+    return f"{found['return']['mean']:.4g} / {found['cost']['mean']:.3g}" if found else None

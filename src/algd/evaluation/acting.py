@@ -1,14 +1,15 @@
 """A policy asked for actions, and its critics for what they expect of them."""
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from algd.networks.numpy_policy import CANDIDATES, MOST_CANDIDATES
+from algd.networks.numpy_policy import CANDIDATES, MOST_CANDIDATES, NumpyPolicy, PolicyData
 from algd.types import Algorithm, Assessment, Choice, Mode, RanksActions, UserError
 
 
@@ -72,3 +73,31 @@ def assess(
 ) -> Assessment:
     """What the critics expect of every copy's action."""
     return jax.vmap(lambda o, a: algorithm.assess(state, o, a))(obs, action)
+
+
+fold_in = jax.jit(jax.random.fold_in)
+
+
+class Actor(NamedTuple):
+    """A policy on the host: `choose(obs, step)` gives the actions of all copies, `foretell(obs,
+    actions)` the costs that its critics expect of them, NaN if it has none."""
+
+    choose: Callable[[np.ndarray, int], Float[np.ndarray, "envs action"]]
+    foretell: Callable[[np.ndarray, np.ndarray], Float[np.ndarray, "envs constraints"]]
+
+
+def actor(algorithm: Algorithm, state: Any, seed: int, mode: Choice, candidates: int) -> Actor:
+    """The policy of an algorithm's state, or of plain arrays."""
+    if isinstance(state, PolicyData):
+        plain = NumpyPolicy(state, seed)
+        return Actor(
+            lambda obs, step: finite(plain.predict(obs, mode, candidates)),
+            lambda obs, actions: np.full((len(obs), 1), np.nan),
+        )
+    key = jax.random.key(seed)
+    return Actor(
+        lambda obs, step: finite(
+            act(algorithm, state, obs, fold_in(key, step), mode, candidates)[0]
+        ),
+        lambda obs, actions: np.asarray(assess(algorithm, state, obs, jnp.asarray(actions)).cost),
+    )

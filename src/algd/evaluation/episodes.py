@@ -10,10 +10,10 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from algd.envs.jax_vector import JaxVectorEnv, begin, step_all
-from algd.evaluation.acting import CANDIDATES, NonFiniteAction, act, assess, finite
+from algd.evaluation.acting import CANDIDATES, NonFiniteAction, act, actor, assess
+from algd.networks.numpy_policy import PolicyData
 from algd.types import Algorithm, Choice, CostVectorEnv, EnvSpec, EnvStep, JaxEnv, UserError
 
-fold_in = jax.jit(jax.random.fold_in)
 # What can be not finite in a step, in the order in which one follows from the other.
 FAULTS = ("action", "observation", "reward", "cost", "margin")
 
@@ -125,14 +125,14 @@ def evaluate(
     `Cut` is raised as soon as it is no longer `wanted`. Episodes of an environment written in
     JAX run at once, on the device.
     """
-    if isinstance(envs, JaxVectorEnv):
+    if isinstance(envs, JaxVectorEnv) and not isinstance(state, PolicyData):
         how = {"mode": mode, "discount": discount, "candidates": candidates}
         run = partial(run_episodes, algorithm, state, envs.env, envs.spec, **how)
         return evaluate_on_device(run, episodes, seed, bad_steps, wanted)
     count, constraints = envs.num_envs, len(envs.spec.budgets)
     waves = -(-episodes // count)
     finished: list[list[Episodes]] = [[] for _ in range(count)]
-    key = jax.random.key(seed)
+    choose, foretell = actor(algorithm, state, seed, mode, candidates)
     obs = envs.reset(seed)
     returns = np.zeros(count)
     plain, discounted = np.zeros((count, constraints)), np.zeros((count, constraints))
@@ -140,13 +140,13 @@ def evaluate(
     expected = np.full((count, constraints), np.nan)
     step = 0
     while min(len(rows) for rows in finished) < waves:
-        actions, _ = act(algorithm, state, obs, fold_in(key, step), mode, candidates)
+        actions = choose(obs, step)
         if (length == 0).any():
-            foretold = np.asarray(assess(algorithm, state, obs, actions).cost)
+            foretold = foretell(obs, actions)
             expected = np.where((length == 0)[:, None], foretold, expected)
         if not wanted():
             raise Cut
-        result = envs.step(finite(actions))
+        result = envs.step(actions)
         faults = broken_steps(result)
         bad = np.any(list(faults.values()), axis=0)
         if bad.any() and bad_steps == "stop":

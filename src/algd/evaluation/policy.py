@@ -10,12 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from algd import zoo
 from algd.evaluation.acting import CANDIDATES, act, assess
 from algd.evaluation.observations import flattened, numbers, refuse_pair
 from algd.export import files
-from algd.networks.numpy_policy import NumpyPolicy
+from algd.networks.numpy_policy import NumpyPolicy, PolicyData
 from algd.networks.portable import Portable
 from algd.runs.checkpoint import Snapshot, Which, read_snapshot
+from algd.runs.config import parse_config, spec_of
 from algd.runs.directory import Run
 from algd.types import Algorithm, Choice, EnvSpec, Mode, UserError
 
@@ -42,7 +44,8 @@ class Policy:
     """Acts like a run at one of its checkpoints.
 
     The random numbers of sampled actions follow from `seed` and the calls so far; `source` says
-    which run it is from, and which step.
+    which run it is from, and which step. Where there is no state of the algorithm but a policy of
+    plain arrays, as in the zoo, that is the `state`.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class Policy:
         self.asked = 0
         self._key = jax.random.key(seed)
         self._calls = 0
+        self._is_plain = isinstance(state, PolicyData)
         # Asked once: isinstance of a protocol takes a tenth of an action's time.
         self._is_portable = isinstance(algorithm, Portable)
 
@@ -66,15 +70,24 @@ class Policy:
         """Which checkpoint it is, for a reader: `step 4,000 of 20,000`."""
         return self.source.standing if self.source else "no run"
 
+    @property
+    def _name(self) -> str:
+        return str(self.source.directory) if self.source else "This policy"
+
     @cached_property
     def portable(self) -> NumpyPolicy:
         """The same policy in plain NumPy, which answers a single observation sooner than JAX."""
+        if isinstance(self.state, PolicyData):
+            return NumpyPolicy(self.state, self.seed)
         if not isinstance(self.algorithm, Portable):
             raise UserError(f"{type(self.algorithm).__name__} has no form in plain NumPy.")
         return NumpyPolicy(self.algorithm.portable(self.state), self.seed)
 
     def export(self, directory: str | Path, form: str = "numpy") -> list[Path]:
         """Write the policy as `numpy`, `onnx` or `stablehlo` into a new directory."""
+
+        if self._is_plain and form == "stablehlo":
+            raise UserError(f"{self._name} has plain arrays: export it as numpy or onnx.")
 
         def one(obs: Array, key: Array, mode: Mode) -> Array:
             return self.algorithm.act(self.state, obs, jax.random.wrap_key_data(key), mode)[0]
@@ -170,7 +183,7 @@ class Policy:
 
     def _actions(self, array: np.ndarray, mode: Choice, candidates: int) -> np.ndarray:
         alone = array.ndim == 1 and self._is_portable
-        if alone and (mode != "best" or self.portable.data.critics is not None):
+        if self._is_plain or (alone and (mode != "best" or self.portable.data.critics is not None)):
             try:
                 return self.portable.predict(array, mode, candidates)
             except ValueError as error:
@@ -184,6 +197,8 @@ class Policy:
         return np.asarray(actions).reshape(*array.shape[:-1], actions.shape[-1])
 
     def _forecast(self, array: np.ndarray, actions: np.ndarray) -> Forecast:
+        if self._is_plain:
+            raise UserError(f"{self._name} tells no forecast: train one (algd train).")
         rows, chosen = (jnp.asarray(np.atleast_2d(x)) for x in (array, actions))
         found = assess(self.algorithm, self.state, rows, chosen)
         value, cost, spread = (
@@ -198,11 +213,26 @@ class Policy:
 
 
 def load(directory: str | Path | Run, checkpoint: Which = "last", *, seed: int = 0) -> Policy:
-    """The policy of a run: of its newest whole checkpoint, of its best evaluation, or of a step."""
-    found = read_snapshot(directory, checkpoint)
+    """The policy of a run: of its newest whole checkpoint, of its best evaluation, or of a step.
+
+    `zoo:TASK` is the one that comes with the package.
+    """
+    task = zoo.task_in(directory)
+    found = read_snapshot(directory, checkpoint) if task is None else in_zoo(task, checkpoint)
     complaints = list(found.complaints)
     if found.newest < found.settings.steps:
         complaints.append(f"{directory} is unfinished")
     for complaint in complaints:
         warnings.warn(f"{complaint}: the policy is that of {found.standing}.", stacklevel=2)
     return Policy(found.algorithm, found.state, found.spec, seed, found)
+
+
+def in_zoo(task: str, checkpoint: Which = "last") -> Snapshot:
+    """What the zoo holds of a task; its state is a policy of plain arrays."""
+    name = f"{zoo.PREFIX}{task}"
+    if checkpoint != "last":
+        raise UserError(f"{name} is one policy and has no checkpoint {checkpoint!r}.")
+    config = zoo.record(task).config()
+    settings, algorithm, preset = parse_config(config)
+    spec, data, steps = spec_of(config), zoo.policy(task), settings.steps
+    return Snapshot(Path(name), settings, algorithm, preset, spec, data, steps, steps, [], config)

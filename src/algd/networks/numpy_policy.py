@@ -162,9 +162,11 @@ class NumpyPolicy:
 
     @classmethod
     def load(cls, path: "str | os.PathLike[str]", seed: int = 0) -> "NumpyPolicy":
-        """The policy of a `policy.npz`."""
+        """The policy of a `policy.npz`; what is kept in half precision is computed in single."""
         with np.load(path, allow_pickle=False) as archive:
-            return cls(rebuilt(PolicyData, {name: archive[name] for name in archive.files}), seed)
+            arrays = {name: archive[name] for name in archive.files}
+        halves = {name: x.astype(np.float32) for name, x in arrays.items() if x.dtype == np.float16}
+        return cls(rebuilt(PolicyData, arrays | halves), seed)
 
     def predict(
         self, obs: Any, mode: Mode = "deterministic", candidates: int = CANDIDATES
@@ -257,9 +259,12 @@ class _Chain:
         self.middle = layers[:-1]
         self.drift = [np.float32(drift) for drift in policy.drift]
         self.squares = None if policy.levels is None else np.square(policy.levels)
-        self.log_bounds = policy.log_bounds
-        # A score's drift is in the last layer; mean and deviation are wanted as they are.
         whole = policy.levels is None
+        if not whole:
+            # Twice the log-deviation is the variance's, which the drift is about.
+            layers[-1][len(data.low) :] *= 2
+            self.lowest, self.highest = 2 * np.asarray(policy.log_bounds, np.float32)
+        # A score's drift is in the last layer; mean and variance are wanted as they are.
         self.last = [drift * layers[-1] if whole else layers[-1] for drift in self.drift]
         self.scales = [np.float32(scale) for scale in policy.scales]
         self.start, self.squash = np.float32(policy.start), policy.squash
@@ -280,6 +285,7 @@ class _Chain:
         self.first, self.first_size, self.end = outputs[0], scratch[0], full[-1]
         self.x, self.inside = np.empty((2, len(self.box.low), count), np.float32)
         self.move = np.empty((len(self.last[0]), count), np.float32)
+        self.mean, self.variance = self.move[: len(self.x)], self.move[len(self.x) :]
 
     def __call__(self, obs: np.ndarray, noise: np.ndarray | None) -> np.ndarray:
         """The actions at the ends of the chains."""
@@ -307,11 +313,16 @@ class _Chain:
         return self.box(x.T)
 
     def _normal_drift(self, k: int) -> np.ndarray:
-        """The drift of level k by the network's mean and log-deviation in `move`."""
+        """The drift of level k by the network's mean and log-variance in `move`."""
         assert self.squares is not None
-        mean, log_deviation = np.split(self.move, 2)
-        variance = np.exp(2 * np.clip(log_deviation, *self.log_bounds))
-        return self.drift[k] * (mean - self.x) / (variance + self.squares[k])
+        mean, variance = self.mean, self.variance
+        np.maximum(variance, self.lowest, out=variance)
+        np.minimum(variance, self.highest, out=variance)
+        np.exp(variance, variance)
+        np.add(variance, self.squares[k], variance)
+        np.subtract(mean, self.x, mean)
+        np.multiply(mean, self.drift[k], mean)
+        return np.divide(mean, variance, mean)
 
 
 class _Normal:

@@ -25,7 +25,7 @@ from algd.runs.config import Settings, parse_config, spec_of
 from algd.runs.directory import KEEP, Run
 from algd.runs.files import DamagedFile, LogPosition
 from algd.runs.validation import fitted
-from algd.types import Algorithm, EnvSpec, LearnerState, Transition, UserError
+from algd.types import Algorithm, EnvSpec, Transition, UserError
 
 Arrays = dict[str, np.ndarray]
 # Of the checkpoints of a run: a step, "best" or "last".
@@ -257,18 +257,19 @@ def read_pieces(run: Run, stored: int, kept: int) -> tuple[Arrays, int]:
 
 
 class Snapshot(NamedTuple):
-    """A run's settings and the algorithm's state at one of its checkpoints; `newest` is the step
-    that the run has come to."""
+    """A run's settings and the algorithm's state (of the zoo, a policy of plain arrays) at one of
+    its checkpoints; `newest` is the step that the run has come to."""
 
     directory: Path
     settings: Settings
     algorithm: Algorithm
     preset: str
     spec: EnvSpec
-    state: LearnerState
+    state: Any
     step: int
     newest: int
     complaints: list[str]
+    config: dict[str, Any]
 
     @property
     def standing(self) -> str:
@@ -293,7 +294,9 @@ def read_snapshot(directory: str | Path | Run, checkpoint: Which = "last") -> Sn
         raise UserError(f"{directory} cannot be loaded: {error}.") from error
     newest = run.checkpoints()[-1][0]
     step = held.counters.step
-    return Snapshot(run.directory, settings, algorithm, name, spec, state, step, newest, complaints)
+    return Snapshot(
+        run.directory, settings, algorithm, name, spec, state, step, newest, complaints, config
+    )
 
 
 def _path_of(run: Run, checkpoint: Which, spec: EnvSpec) -> Path:

@@ -23,8 +23,7 @@ from algd.evaluation.acting import finite
 from algd.evaluation.episodes import in_budget_unit
 from algd.evaluation.policy import load
 from algd.runs.checkpoint import Which
-from algd.runs.config import NOTHING_MORE, Given, parse_config, parse_options, with_environment
-from algd.runs.directory import Run
+from algd.runs.config import NOTHING_MORE, Given, parse_options, with_environment
 from algd.types import EnvSpec, UserError
 
 FORMATS = ("mp4", "gif")
@@ -110,16 +109,15 @@ def film(
     where the run's environment is found, or is it; a module that only the run's own files name is
     imported if they are to be trusted.
     """
-    config = Run(directory).config()
-    _, algorithm, _ = parse_config(config)
-    settings, given = with_environment(config, given, trust)
     policy = load(directory, checkpoint, seed=seed)
+    assert policy.source is not None
+    settings, given = with_environment(policy.source.config, given, trust)
     given = given._replace(env=settings.env if given.env is None else given.env)
     stage = open_stage(given, parse_options(settings.env_options), policy.spec)
     if most is not None:
         every = max(every, -(-policy.spec.horizon // most))
     act = lambda obs: policy.predict(obs, deterministic=not sampled)  # noqa: E731
-    moments = play(act, stage, episodes, seed, algorithm.cost_discount, every)
+    moments = play(act, stage, episodes, seed, policy.algorithm.cost_discount, every)
     rate = stage.frames_per_second
 
     def frames() -> Iterator[Frame]:
