@@ -1,6 +1,7 @@
 """A run directory, or a sweep's file, from a stranger runs none of the stranger's code."""
 
 import json
+import re
 import sys
 
 import pytest
@@ -97,11 +98,15 @@ def test_a_module_that_the_user_names_or_trusts_is(here, word, capsys):
     assert (here / "imported").exists()
 
 
-def test_an_environment_may_have_moved(here):
+def test_an_environment_may_have_moved(here, capsys):
     (here / "elsewhere.py").write_text(MODULE)
     main(["resume", "gift", "--steps", "8", "--quiet", "--env", "elsewhere:Shelf-v0"])
     config = Run(here / "gift").config()
     assert (config["settings"]["env"], config["settings"]["steps"]) == ("elsewhere:Shelf-v0", 8)
+    # What is suggested is what works.
+    (suggested,) = re.findall(r"^Evaluate it with: algd (.*)$", capsys.readouterr().out, re.M)
+    assert suggested == "evaluate gift --env elsewhere:Shelf-v0"
+    main([*suggested.split(), "--episodes", "1"])
     main(f"resume gift --steps 10 --quiet --env {ENV}".split())
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from algd.types import command
+from algd.runs.directory import Run
 
 if TYPE_CHECKING:
     from algd.training.loop import Progress
@@ -82,4 +82,4 @@ def progress_text(progress: "Progress") -> str:
 def announce(directory: Path) -> None:
     """Where the results are and what to do with them."""
     print(f"Finished. Curves: {directory / 'curves.png'}")
-    print(f"Evaluate it with: {command('evaluate', directory)}")
+    print(f"Evaluate it with: {Run(directory).command('evaluate')}")

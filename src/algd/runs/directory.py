@@ -19,7 +19,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -120,6 +120,16 @@ class Run:
         if not re.fullmatch(r"[0-9a-f]{32}", str(config.get("id"))):
             raise UserError(f"{self.config_path} is damaged: its id is {config.get('id')!r}.")
         return config
+
+    def command(self, word: str, *options: object) -> str:
+        """A command on this run as its owner types it, naming the module that a file may not."""
+        config: dict[str, Any] = {}
+        with suppress(UserError):
+            config = self.config()
+        env = str(config.get("settings", {}).get("env", ""))
+        unnamed = bool(config.get("given"))
+        where = ["--env", "module:Name" if unnamed else env] if unnamed or ":" in env else []
+        return command(word, self.directory, *where, *options)
 
     def write_config(self, config: dict[str, Any]) -> None:
         """Write the settings, from which a new run has its id; it may be made longer later on."""
@@ -260,7 +270,7 @@ class Run:
             how = "Make room and go" if full else "Go"
             raise CannotWrite(
                 f"Cannot write to {self.directory}: {error.strerror}. {self.last_good()} "
-                f"{how} on with: {command('resume', self.directory)}"
+                f"{how} on with: {self.command('resume')}"
             ) from error
 
     @contextmanager
@@ -287,7 +297,7 @@ def create_run(directory: Path) -> Run:
         if (directory / "config.json").exists():
             raise UserError(
                 f"{directory} already holds a run. Continue it with "
-                f"`{command('resume', directory)}`, or choose another directory with --out."
+                f"`{Run(directory).command('resume')}`, or choose another directory with --out."
             )
         if directory.exists() and not directory.is_dir():
             raise UserError(f"{directory} is a file, not a directory.")

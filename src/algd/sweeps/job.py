@@ -21,7 +21,7 @@ from algd.runs.files import make_directory
 from algd.sweeps.plan import Job, is_recorded, is_there
 from algd.training import loop
 from algd.training.loop import Interrupted, Progress
-from algd.types import UserError, command
+from algd.types import UserError
 
 # The final policy is judged on episodes that no run was ever trained or chosen by.
 EVALUATION_SEED = 12345
@@ -80,7 +80,7 @@ def keep(run: Run, records: Path, episodes: int) -> Path:
     judged = (run.evaluation() or {}).get("episodes", episodes)
     job = Job(run.directory, settings, algorithm, name, judged)
     if not is_trained(job):
-        goes_on = command("resume", run.directory)
+        goes_on = run.command("resume")
         raise UserError(f"{run.directory} is unfinished. Go on with it first: {goes_on}")
     stem = directory_name(f"{settings.env}-{name}-seed{settings.seed}")
     # A sweep's runs are called after what is varied too.

@@ -38,7 +38,7 @@ from algd.training.device import run_program
 from algd.training.state import Setup, TrainState, start
 from algd.training.steps import Diverged, Row, advance, decide, evaluate, train_rows
 from algd.training.warm_start import check_fits
-from algd.types import Algorithm, CostVectorEnv, Halt, ReplayOptions, UserError, command
+from algd.types import Algorithm, CostVectorEnv, Halt, ReplayOptions, UserError
 
 # Seconds.
 SAME_SIGNAL = 0.3
@@ -190,7 +190,7 @@ def resume(
         origin = config.get("started_from")
         state, position, notes = load_newest(setup, environments, origin)
         if state.step >= settings.steps:
-            more = command("resume", directory, "--steps", 2 * settings.steps)
+            more = Run(directory).command("resume", "--steps", 2 * settings.steps)
             notes.append(f"The run has had all of its {settings.steps:,} steps. To go on: {more}")
         if not environments.exact_state:
             notes.append(
@@ -411,4 +411,4 @@ class Interrupted(Halt):
 
 def commands(runs: Sequence[Run]) -> str:
     """How to go on with these runs."""
-    return "; ".join(command("resume", run.directory) for run in runs)
+    return "; ".join(run.command("resume") for run in runs)
