@@ -26,7 +26,7 @@ from algd.experiments.trials import tiny
 from algd.profiling import loop as bench
 from algd.runs.config import Settings
 from algd.runs.directory import Run
-from algd.training import loop
+from algd.training import loop, updates
 from algd.training.updates import fresh_state
 from algd.types import Budget, CostVectorEnv, Outcome, UserError
 from same import differences, last_arrays
@@ -186,7 +186,7 @@ KILLED = """
 import os, pathlib, signal, sys
 from support.small import small
 from test_device import KILLABLE
-from algd.training import loop
+from algd.training import loop, updates
 
 def kill(progress):
     if progress.step >= 200:
@@ -250,7 +250,7 @@ import dataclasses, pathlib, sys
 import jax
 from support.small import small
 from test_device import CART
-from algd.training import loop
+from algd.training import loop, updates
 settings = dataclasses.replace(CART, steps=120, envs=4, devices=len(jax.devices()))
 for name in ("sac-lag", "ppo-lag"):
     folder = pathlib.Path(sys.argv[1]) / f"{name}{settings.devices}"
@@ -421,3 +421,42 @@ def test_both_loops_are_timed_in_turns(monkeypatch):
         assert row["device_steps_per_second"] > 0
         assert row["ratio"] > 0
         assert row["device_compile_seconds"] > 0
+
+
+def where_it_sorts(once_in_a_while) -> tuple[set[str], set[str]]:
+    """Of a loop with an update that sorts data of its own and is due in the last turn: the parts of
+    the compiled program that sort, and those that are branches."""
+
+    def loop(data, state):
+        def turn(i, state):
+            update = lambda state: (state + jnp.sort(data + i)[0], {})  # noqa: E731
+            return once_in_a_while(update, state, (i == 9).astype(int))[0]
+
+        return jax.lax.fori_loop(0, 10, turn, state)
+
+    data = jnp.arange(64.0)[::-1]
+    program = jax.jit(loop).lower(data, jnp.zeros(())).compile()
+    assert program(data, jnp.zeros(())) == 9.0
+    sorting, name = set(), ""
+    for line in program.as_text().splitlines():
+        begun = re.match(r"(?:ENTRY )?%?([\w.\-]+) \(.*\{$", line)
+        name = begun[1] if begun else name
+        if re.search(r" sort\(", line):
+            sorting.add(name)
+    told = re.findall(r"(?:branch|true|false)_computations?=\{?([^}\n]*?)[}\n]", program.as_text())
+    return sorting, set(re.findall(r"[\w.\-]+", " ".join(told)))
+
+
+def test_an_update_that_is_not_due_costs_nothing():
+    """XLA takes what does not depend on a loop's state out of that loop, but not out of a branch:
+    PPO's permutations would be drawn in every step."""
+    sorting, branches = where_it_sorts(updates.if_due)
+    assert sorting
+    assert sorting <= branches
+    # The parts are told apart: a loop that may turn zero times is none.
+    always = lambda update, state, due: updates.repeated(  # noqa: E731
+        lambda _, state: update(state), state, jax.random.key(0), due
+    )
+    sorting, branches = where_it_sorts(always)
+    assert sorting
+    assert not sorting <= branches

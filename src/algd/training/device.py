@@ -22,8 +22,8 @@ from algd.training.steps import Diverged, advance_counters, next_row, without_br
 from algd.training.updates import (
     CPU_OPTIONS,
     gradient_rounds,
+    if_due,
     make_transition,
-    repeated,
     replicated,
     sharded,
     step_keys,
@@ -215,11 +215,8 @@ def vector_step(
     else:
         assert rollout is not None
         rollout = put(rollout, fresh, row % len(rollout.reward))
-        learner, metrics = repeated(
-            lambda _, learner: algorithm.update(learner, rollout, update_key),
-            learner,
-            update_key,
-            rounds,
+        learner, metrics = if_due(
+            lambda learner: algorithm.update(learner, rollout, update_key), learner, rounds
         )
     faults = jnp.stack([broken[kind].any() for kind in FAULTS])
     return Carry(learner, replay, rollout, copies, running), Log(tally, metrics, faults)

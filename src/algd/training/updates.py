@@ -200,6 +200,19 @@ def repeated(
     return state, jax.tree.map(lambda x: x / count, sums)
 
 
+def if_due(
+    update: Callable[[Any], tuple[Any, Metrics]], state: Any, times: Int[Array, ""]
+) -> tuple[Any, Metrics]:
+    """One update or none, whose metrics are zeros.
+
+    A branch and not a loop: what an update computes from its data alone, XLA would take out of the
+    loop and compute each time, due or not.
+    """
+    update = jax.jit(update, inline=True)
+    nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(update, state)[1])
+    return jax.lax.cond(times > 0, update, lambda state: (state, nothing), state)
+
+
 @partial(
     jax.jit,
     static_argnames=("algorithm", "spec"),
