@@ -6,7 +6,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from algd.objectives.normalisation import LEAST_BUDGET, VARIANCE_FLOOR, WINDOW, Units
+from algd.objectives.normalisation import (
+    LEAST_BUDGET,
+    MEMORY,
+    VARIANCE_FLOOR,
+    WINDOW,
+    Units,
+    return_size,
+)
 from algd.types import Transition
 
 OBS, ROWS = 3, 16
@@ -33,7 +40,7 @@ def minibatch(rng, reward_scale=1.0, cost_scale=1.0, obs_mean=5.0):
 def observed(batches):
     units = Units.create(OBS, 1)
     for batch in batches:
-        units = units.observe(batch)
+        units = units.observe(batch, 0.99)
     return units
 
 
@@ -68,7 +75,7 @@ def test_a_window_forgets():
     units = observed([minibatch(rng, obs_mean=0.0)])
     units = replace(units, count=jnp.asarray(WINDOW))
     later = minibatch(rng, obs_mean=10.0)
-    moved = units.observe(later)
+    moved = units.observe(later, 0.99)
     mean = np.asarray(units.obs_mean)
     expected = mean + (np.asarray(later.obs).mean(axis=0) - mean) / WINDOW
     np.testing.assert_allclose(moved.obs_mean, expected, rtol=1e-5)
@@ -78,24 +85,24 @@ def test_before_the_first_minibatch_everything_stays_raw():
     units = Units.create(OBS, 1)
     obs = jnp.asarray([1.0, -2.0, 3.0])
     np.testing.assert_array_equal(units.standardise(obs), obs)
-    assert units.reward_unit(0.99) == 1.0
+    assert units.reward_unit == 1.0
 
 
 def test_observations_stay_raw_where_only_signals_are_measured():
     rng = np.random.default_rng(4)
     units, both = Units.create(OBS, 1, standardise=False), Units.create(OBS, 1)
     for batch in [minibatch(rng, obs_mean=7.0) for _ in range(3)]:
-        units, both = units.observe(batch), both.observe(batch)
+        units, both = units.observe(batch, 0.99), both.observe(batch, 0.99)
     obs = jnp.asarray([1.0, -2.0, 3.0])
     np.testing.assert_array_equal(units.standardise(obs), obs)
-    assert units.reward_unit(0.99) == both.reward_unit(0.99) != 1.0
+    assert units.reward_unit == both.reward_unit != 1.0
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1e3])
 def test_units_scale_with_what_they_measure(scale):
     plain = observed([minibatch(np.random.default_rng(2)) for _ in range(3)])
     scaled = observed([minibatch(np.random.default_rng(2), scale, scale) for _ in range(3)])
-    np.testing.assert_allclose(scaled.reward_unit(0.99), scale * plain.reward_unit(0.99), rtol=1e-4)
+    np.testing.assert_allclose(scaled.reward_unit, scale * plain.reward_unit, rtol=1e-4)
     limit = jnp.asarray([2.0])
     np.testing.assert_allclose(
         scaled.cost_unit(scale * limit, 0.99), scale * plain.cost_unit(limit, 0.99), rtol=1e-5
@@ -123,7 +130,23 @@ def test_rewards_are_measured_by_the_size_of_a_return(mean, deviation):
     rewards = mean + deviation * rng.normal(size=(4_000, 200))
     drawn = jnp.asarray(rewards[:, 0], jnp.float32)
     returns = rewards @ discount ** np.arange(200)
-    moments = {"reward_mean": jnp.mean(drawn), "reward_square": jnp.mean(drawn**2)}
-    unit = float(replace(Units.create(OBS, 1), **moments).reward_unit(discount))
+    found = return_size(jnp.mean(drawn), jnp.mean(drawn**2), discount)
     size = np.sqrt(np.mean(returns**2))
-    np.testing.assert_allclose(unit, (1.0 - discount) * size, rtol=0.05)
+    np.testing.assert_allclose(found, (1.0 - discount) * size, rtol=0.05)
+
+
+def test_the_unit_of_rewards_is_not_lost_where_their_mean_passes_zero():
+    """From losses of 1 to gains of 1 in small steps: the mean alone would be a unit of nothing."""
+    rewards = np.linspace(-1.0, 1.0, 401)
+    batch, units = minibatch(np.random.default_rng(5)), Units.create(OBS, 1)
+    sizes, unit_of_now = [], []
+    for reward in rewards:
+        replayed = replace(batch, reward=jnp.full_like(batch.reward, reward))
+        units = replace(units, count=jnp.zeros((), jnp.int32)).observe(replayed, 0.99)
+        sizes.append(float(units.reward_unit))
+        unit_of_now.append(float(return_size(units.reward_mean, units.reward_square, 0.99)))
+    assert min(unit_of_now) < 1e-6
+    # Forgotten at a rate of half a memory's share, and grown again at once.
+    np.testing.assert_allclose(
+        sizes, np.maximum(np.abs(rewards), (1.0 - 0.5 / MEMORY) ** np.arange(401)), rtol=1e-4
+    )

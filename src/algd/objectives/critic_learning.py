@@ -213,9 +213,9 @@ def measure(options: CriticOptions, state: S, batch: Transition) -> tuple[S, Tra
     old = state.units
     if old is None:
         return state, batch
-    new = old.observe(batch)
+    new = old.observe(batch, options.discount)
     limit = state.limit
-    rewards = [units.reward_unit(options.discount) for units in (old, new)]
+    rewards = [units.reward_unit for units in (old, new)]
     costs = [units.cost_unit(limit, options.cost_discount) for units in (old, new)]
     seen = old.count > 0
     by_reward = jnp.where(seen, rewards[0] / rewards[1], 1.0)
@@ -308,7 +308,7 @@ def value_bounds(
     units = state.units
     if units is None or not options.bounded:
         return UNBOUNDED, (floor, math.inf)
-    unit = units.reward_unit(options.discount)
+    unit = units.reward_unit
     least, most = jnp.minimum(jnp.min(bonus), 0.0), jnp.maximum(jnp.max(bonus), 0.0)
     low, high = units.reward_low / unit + least, units.reward_high / unit + most
     highest = units.cost_high / units.cost_unit(state.limit, options.cost_discount)
@@ -376,7 +376,7 @@ def assess(
     value = clipped_value(q(obs[None], action[None])[:, 0, 0])
     costs = qc(obs[None], action[None])[:, 0]
     if state.units is not None:
-        value = value * state.units.reward_unit(options.discount)
+        value = value * state.units.reward_unit
         costs = costs * state.units.cost_unit(state.limit, options.cost_discount)
     mean = pessimistic_cost(costs, 0.0)
     return Assessment(value, mean, pessimistic_cost(costs, 1.0) - mean)

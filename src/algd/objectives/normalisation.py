@@ -14,6 +14,8 @@ from algd.types import Transition
 
 WINDOW = 1_000
 """Minibatches after which older ones begin to be forgotten."""
+MEMORY = 20_000
+"""Minibatches after which the largest size of a return begins to be forgotten."""
 VARIANCE_FLOOR = 1e-3
 """Added to the variance of an observation, so that a sensor that hardly moves is not blown up."""
 LEAST_BUDGET = 0.05
@@ -30,6 +32,7 @@ class Units(eqx.Module):
     obs_variance: Float[Array, " obs"] | None
     reward_mean: Float[Array, ""]
     reward_square: Float[Array, ""]
+    reward_size: Float[Array, ""]
     cost_square: Float[Array, " constraints"]
     reward_low: Float[Array, ""]
     reward_high: Float[Array, ""]
@@ -44,17 +47,20 @@ class Units(eqx.Module):
             obs_variance=jnp.ones(obs_size) if standardise else None,
             reward_mean=jnp.zeros(()),
             reward_square=jnp.zeros(()),
+            reward_size=jnp.zeros(()),
             cost_square=jnp.zeros(constraints),
             reward_low=jnp.zeros(()),
             reward_high=jnp.zeros(()),
             cost_high=jnp.zeros(constraints),
         )
 
-    def observe(self, batch: Transition) -> "Units":
+    def observe(self, batch: Transition, discount: float) -> "Units":
         r"""Take in a minibatch: $m \leftarrow m + \eta (\bar x - m)$ with $\eta = 1/\min(n, W)$.
 
         The variance likewise, with the spread of the means: up to the window these are the moments
-        of all minibatches together.
+        of all minibatches together. The size of a return grows at once and shrinks slowly: on the
+        way from losses to gains the mean reward passes zero, where it says nothing of the values
+        that critics are about to learn.
         """
         dtype = batch.reward.dtype
         rate = 1.0 / (jnp.minimum(self.count, WINDOW - 1) + 1).astype(dtype)
@@ -65,12 +71,16 @@ class Units(eqx.Module):
             variance = jnp.mean((batch.obs - mean) ** 2, axis=0)
             variance = variance + (1.0 - rate) * (mean - obs_mean) ** 2
             obs_mean, obs_variance = toward(obs_mean, mean), toward(obs_variance, variance)
+        reward_mean = toward(self.reward_mean, jnp.mean(batch.reward))
+        reward_square = toward(self.reward_square, jnp.mean(batch.reward**2))
+        size = return_size(reward_mean, reward_square, discount)
         return Units(
             count=self.count + 1,
             obs_mean=obs_mean,
             obs_variance=obs_variance,
-            reward_mean=toward(self.reward_mean, jnp.mean(batch.reward)),
-            reward_square=toward(self.reward_square, jnp.mean(batch.reward**2)),
+            reward_mean=reward_mean,
+            reward_square=reward_square,
+            reward_size=jnp.maximum(size, (1.0 - 0.5 / MEMORY) * self.reward_size),
             cost_square=toward(self.cost_square, jnp.mean(batch.cost**2, axis=0)),
             # Never forgotten; zero is what follows an end.
             reward_low=jnp.minimum(self.reward_low, jnp.min(batch.reward)),
@@ -91,15 +101,10 @@ class Units(eqx.Module):
         seen = self.count > 0
         return jnp.sqrt(jnp.where(seen, self.obs_variance + VARIANCE_FLOOR, 1.0))
 
-    def reward_unit(self, discount: float) -> Float[Array, ""]:
-        r"""$\sqrt{m^2 + \frac{1-\gamma}{1+\gamma} v}$: $(1 - \gamma)$ of a return's typical size.
-
-        Rewards of mean m and variance v, drawn one by one, have returns of the mean $m/(1-\gamma)$
-        and the variance $v/(1-\gamma^2)$.
-        """
-        variance = jnp.maximum(self.reward_square - self.reward_mean**2, 0.0)
-        share = (1.0 - discount) / (1.0 + discount) if discount < 1.0 else 1.0
-        return _typical(self.reward_mean**2 + share * variance)
+    @property
+    def reward_unit(self) -> Float[Array, ""]:
+        """The largest size of a return not yet forgotten; of rewards that are all zero, one."""
+        return jnp.where(self.reward_size > 0.0, self.reward_size, 1.0)
 
     def cost_unit(
         self, limit: Float[Array, " constraints"], discount: float
@@ -123,6 +128,18 @@ class Units(eqx.Module):
             reward=batch.reward / reward_unit,
             cost=batch.cost / cost_unit,
         )
+
+
+def return_size(
+    mean: Float[Array, ""], square: Float[Array, ""], discount: float
+) -> Float[Array, ""]:
+    r"""$\sqrt{m^2 + \frac{1-\gamma}{1+\gamma} v}$: $(1 - \gamma)$ of a return's typical size.
+
+    Rewards of mean m and variance v, drawn one by one, have returns of the mean $m/(1-\gamma)$ and
+    the variance $v/(1-\gamma^2)$.
+    """
+    share = (1.0 - discount) / (1.0 + discount) if discount < 1.0 else 1.0
+    return jnp.sqrt(mean**2 + share * jnp.maximum(square - mean**2, 0.0))
 
 
 def _typical(square: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
