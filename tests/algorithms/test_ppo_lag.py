@@ -13,6 +13,7 @@ from algd.algorithms.ppo_lag import (
     ObsStatistics,
     PPOLag,
     combined_advantage,
+    random_order,
     remember,
     stand_ins,
     with_more,
@@ -296,3 +297,22 @@ def test_the_cost_keeps_its_unit_in_the_advantage():
     centred = cost[..., 0] - cost.mean()
     expected = ((reward - reward.mean()) / reward.std() - 4.0 * centred) / 5.0
     np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 4_096, 20_000])
+def test_an_order_has_every_place_once(count):
+    order = np.asarray(random_order(jax.random.key(3), count))
+    np.testing.assert_array_equal(np.sort(order), np.arange(count))
+
+
+def test_every_order_is_as_likely_as_another():
+    """All 24 of four places, and the neighbours of 2,048: a tie would leave them as they were."""
+    draws = jax.vmap(lambda key: random_order(key, 4))(jax.random.split(jax.random.key(0), 24_000))
+    _, counts = np.unique(np.asarray(draws), axis=0, return_counts=True)
+    assert len(counts) == 24
+    # Chi-square with 23 degrees of freedom is above 49.7 once in a thousand times.
+    assert np.sum((counts - 1_000) ** 2 / 1_000) < 49.7
+    keys = jax.random.split(jax.random.key(1), 50)
+    order = np.asarray(jax.vmap(lambda key: random_order(key, 2_048))(keys))
+    ascending = np.mean(np.diff(order) > 0)
+    assert abs(ascending - 0.5) < 4 * np.sqrt(1 / 12 / order.size)
