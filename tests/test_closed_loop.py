@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from algd.algorithms import presets
+from algd.evaluation.acting import act, explore
 from algd.evaluation.episodes import gone_on
 from algd.networks.numpy_policy import NumpyPolicy
 from algd.objectives.dual_ascent import recent_excess
@@ -88,6 +89,36 @@ def test_short_episodes_weigh_by_their_steps_and_running_ones_not_at_all():
     mean = (10 * 0.5 + 20 * -0.5 + 5 * 10.0) / 35
     np.testing.assert_allclose(excess, [0.25 + (1 - np.exp(-0.5)) * (mean - 0.25)], rtol=1e-6)
     np.testing.assert_array_equal(recent_excess(excess, own, jnp.zeros(4, int), 70.0), excess)
+
+
+@pytest.mark.parametrize("factor", [0.5, 2.0])
+def test_the_multiplier_follows_who_costs_more(factor):
+    """The learnt policy, in the first of three copies, costs half or twice what explorers do: in
+    either case both come to keep the share of the budget, and one of them to spend it."""
+    algorithm, state, told = begun([Budget(10.0)], dual_rate=1e-3, learnt_copies=1)
+    for _ in range(600):
+        cost = 30.0 * np.exp(-np.asarray(state.dual.lam))
+        state = told(state, np.stack([factor * cost, cost, cost]))
+    exploring = 30.0 * np.exp(-float(state.dual.lam[0]))
+    aim = algorithm.budget_share * 10.0
+    np.testing.assert_allclose(max(exploring, factor * exploring), aim, rtol=0.01)
+
+
+def test_one_copy_at_least_explores():
+    _, state, told = begun([Budget(10.0)], learnt_copies=3)
+    _, plain, by_all = begun([Budget(10.0)])
+    np.testing.assert_array_equal(told(state, [[40.0]]).dual.lam, by_all(plain, [[40.0]]).dual.lam)
+
+
+def test_learnt_copies_act_as_the_policy_that_was_learnt():
+    algorithm, state, _ = begun([Budget(10.0)], learnt_copies=2)
+    state = replace(state, average=jax.tree.map(lambda x: 0.5 * x, state.score))
+    obs, key = jnp.ones((4, 2)), jax.random.key(5)
+    actions, _ = explore(algorithm, state, obs, key)
+    exploring, _ = act(algorithm, state, obs, key, "exploring")
+    learnt, _ = act(algorithm, state, obs[:2], jax.random.fold_in(key, 1), "deterministic")
+    np.testing.assert_array_equal(actions, jnp.concatenate([learnt, exploring[2:]]))
+    assert not np.array_equal(learnt, exploring[:2])
 
 
 def test_rare_costs_count_by_their_mean():

@@ -86,7 +86,7 @@ class Case:
             temperature=None,
             episode_scale=jnp.ones(1),
             goes_on=jnp.zeros(1, bool),
-            excess=jnp.zeros(1),
+            excess=jnp.zeros((2, 1)),
         )
 
 

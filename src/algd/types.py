@@ -363,9 +363,19 @@ class RanksActions(Protocol):
         ...
 
 
+def learnt_among(copies: int, asked: int) -> int:
+    """How many of the copies act as the policy that was learnt: one at least explores."""
+    return min(asked, copies - 1)
+
+
 @runtime_checkable
 class LearnsFromEpisodes(Protocol):
     """An algorithm that wants to know what whole episodes of training have cost."""
+
+    @property
+    def learnt_copies(self) -> int:
+        """In how many copies, the first ones, training acts as the policy that was learnt."""
+        ...
 
     @property
     def rates_go_on(self) -> bool:

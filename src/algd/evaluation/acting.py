@@ -10,7 +10,16 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from algd.networks.numpy_policy import CANDIDATES, MOST_CANDIDATES, NumpyPolicy, PolicyData
-from algd.types import Algorithm, Assessment, Choice, Mode, RanksActions, UserError
+from algd.types import (
+    Algorithm,
+    Assessment,
+    Choice,
+    LearnsFromEpisodes,
+    Mode,
+    RanksActions,
+    UserError,
+    learnt_among,
+)
 
 
 @partial(jax.jit, static_argnames=("algorithm", "mode", "candidates"))
@@ -28,6 +37,23 @@ def act(
         choose = partial(best_of, algorithm, state, candidates=candidates)
         return jax.vmap(choose)(jnp.asarray(obs), keys), {}
     return jax.vmap(lambda o, k: algorithm.act(state, o, k, mode))(obs, keys)
+
+
+def explore(
+    algorithm: Algorithm,
+    state: Any,
+    obs: Float[Array | np.ndarray, "envs obs"],
+    key: PRNGKeyArray,
+) -> tuple[Float[Array, "envs action"], dict[str, Array]]:
+    """An action of training for every copy, and what the update wants to know of it: exploring,
+    but in the first few as the policy that was learnt, if the algorithm asks for it."""
+    actions, told = act(algorithm, state, obs, key, "exploring")
+    asked = algorithm.learnt_copies if isinstance(algorithm, LearnsFromEpisodes) else 0
+    learnt = learnt_among(obs.shape[0], asked)
+    if not learnt:
+        return actions, told
+    known, _ = act(algorithm, state, obs[:learnt], jax.random.fold_in(key, 1), "deterministic")
+    return actions.at[:learnt].set(known), told
 
 
 def best_of(

@@ -132,7 +132,7 @@ class PrimalDualState(eqx.Module):
     """Takes an episode's cost to the critics' scale."""
     goes_on: Bool[Array, " constraints"]
     """Which costs go on for ever at what the terminal step cost."""
-    excess: Float[Array, " constraints"]
+    excess: Float[Array, "2 constraints"]
     """What recent training episodes cost above the budget's share, in budgets."""
 
 
@@ -164,7 +164,7 @@ def init_critics(
         "rounds": jnp.zeros((), jnp.int32),
         "goes_on": jnp.asarray([go_on and b.rate for b in spec.budgets]),
         "episode_scale": jnp.asarray(spec.episode_scales(options.cost_discount)),
-        "excess": jnp.zeros(len(spec.budgets)),
+        "excess": jnp.zeros((2, len(spec.budgets))),
         "units": (
             Units.create(spec.obs_size, len(spec.budgets), options.standardise)
             if options.normalise

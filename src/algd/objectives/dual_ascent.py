@@ -22,7 +22,16 @@ from algd.objectives.critic_learning import (
 from algd.objectives.lagrangians import Energy, energy_of
 from algd.objectives.multipliers import Dual, DualName, dual_rule
 from algd.objectives.td_targets import clipped_value, pessimistic_cost
-from algd.types import Fraction, Gains, Metrics, NonNegative, Positive, When
+from algd.types import (
+    Count,
+    Fraction,
+    Gains,
+    Metrics,
+    NonNegative,
+    Positive,
+    When,
+    learnt_among,
+)
 
 LARGEST_EXCESS = 0.25
 """In budgets: beyond it the multiplier moves no faster, so that policy and critics can follow."""
@@ -55,6 +64,10 @@ class PrimalDualOptions(CriticOptions):
     """Steps over which `episodes` averages what they cost."""
     budget_share: Annotated[Fraction, When("dual_signal", ("episodes",))] = 0.9
     """The share of the budget that `episodes` steers training to."""
+    learnt_copies: Annotated[Count, When("dual_signal", ("episodes",))] = 0
+    """Copies of the environment in which training acts as the policy that was learnt, not to
+    explore but to know its cost: the multiplier follows the episodes of these or of the others,
+    whichever cost more. One copy at least explores."""
     lam_floor: Annotated[float, When("dual_signal", ("episodes",))] = -0.5
     """How far below zero, in units of rho, the multiplier of an augmented energy may go under
     `projected` and `episodes`: a limit above the budget, for critics that expect too much."""
@@ -121,9 +134,18 @@ def feedback(
     due = (state.rounds > 0) & jnp.any(ended > 0)
     over = cost * state.episode_scale - options.budget_share * state.limit
     own = over / budget_unit(options, state)
-    excess = recent_excess(state.excess, own, ended, options.dual_memory)
+    copies = ended.shape[0]
+    learnt = jnp.arange(copies) < learnt_among(copies, options.learnt_copies)
+    groups = (jnp.where(learnt, 0, ended), jnp.where(learnt, ended, 0))
+    excess = jnp.stack(
+        [
+            recent_excess(old, own, group, options.dual_memory)
+            for old, group in zip(state.excess, groups, strict=True)
+        ]
+    )
+    worse = jnp.where(jnp.any(learnt), jnp.max(excess, axis=0), excess[0])
     steps = jnp.sum(ended).astype(excess.dtype)
-    violation = steps * jnp.clip(excess, -LARGEST_EXCESS, LARGEST_EXCESS)
+    violation = steps * jnp.clip(worse, -LARGEST_EXCESS, LARGEST_EXCESS)
     moved = dual.step(state.dual, violation)  # pyright: ignore[reportArgumentType]
     old = (state.dual, state.excess)
     kept = jax.tree.map(lambda new, old: jnp.where(due, new, old), (moved, excess), old)

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int, Key, PRNGKeyArray
 
 from algd.envs.jax_vector import Copies, JaxVectorEnv, advance
-from algd.evaluation.acting import act
+from algd.evaluation.acting import explore
 from algd.evaluation.episodes import FAULTS, broken_steps, gone_on, not_finite
 from algd.runs.checkpoint import Counters
 from algd.training.replay import Replay, add, put
@@ -192,7 +192,7 @@ def vector_step(
     act_key, update_key = step_keys(key, iteration)
     seen = copies.state.obs
     obs = jnp.nan_to_num(seen, posinf=0.0, neginf=0.0)
-    action, extras = act(algorithm, learner, obs, act_key, "exploring")
+    action, extras = explore(algorithm, learner, obs, act_key)
     copies, result = advance(env, spec, copies, action)
     copies = copies._replace(state=sharded(copies.state, devices))
     broken = {"action": ~jnp.isfinite(action).all(axis=1)} | broken_steps(result, jnp)

@@ -10,7 +10,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
-from algd.evaluation.acting import act
+from algd.evaluation.acting import explore
 from algd.training.replay import Replay, add, put, sample
 from algd.training.seeds import over_seeds
 from algd.types import (
@@ -55,8 +55,7 @@ def sample_actions(
     seeds: int = 1,
 ) -> tuple[Float[Array, "*seeds envs action"], dict[str, Array]]:
     """An action of the policy for every copy, and what the update wants to know of it."""
-    explore = lambda s, o, k: act(algorithm, s, o, k, "exploring")  # noqa: E731
-    return over_seeds(explore, seeds)(learner, obs, key)
+    return over_seeds(partial(explore, algorithm), seeds)(learner, obs, key)
 
 
 @jax.jit
