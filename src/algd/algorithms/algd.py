@@ -554,7 +554,6 @@ SCALED = ALGD(
     dual="projected",
     dual_signal="episodes",
     dual_rate=4e-4,
-    learnt_copies=1,
     lam_floor=-1.0,
     initial_lam=-1.0,
     deterministic="best",

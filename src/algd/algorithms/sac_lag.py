@@ -241,7 +241,6 @@ SCALED = SACLag(
     dual="projected",
     dual_signal="episodes",
     dual_rate=4e-4,
-    learnt_copies=1,
     initial_lam=0.0,
 )
 """With what the preset `algd` has besides its policy and its penalty."""
