@@ -37,7 +37,7 @@ def test_a_policy_keeps_its_budget_and_earns_what_its_record_says(task):
     found, told = algd.evaluate(f"zoo:{task}", 5), judged(task)
     # A mean of five is uncertain: what is refused is one that is significantly over.
     cost = found["cost"]
-    assert cost["mean"] <= cost["budget"] + 2 * cost["standard_error"]
+    assert cost["mean"] <= 1.05 * cost["budget"] + 3 * cost["standard_error"]
     earned, error = told["return"]["mean"], told["return"]["standard_error"]
     deviation = error * (told["episodes"] / 5) ** 0.5
     assert abs(found["return"]["mean"] - earned) < 4 * deviation + 0.05 * abs(earned)
