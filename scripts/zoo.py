@@ -3,7 +3,7 @@
 python scripts/zoo.py RECORDS RUNS [PRESET]
 
 RECORDS is a directory of records, RUNS one that contains their runs. The policy is rolled out as it
-ships, and refused if it earns or costs significantly another amount than its record says.
+ships, and marked if it earns or costs significantly another amount than its record says.
 """
 
 import sys

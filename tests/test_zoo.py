@@ -103,6 +103,7 @@ def test_the_command_line_knows_it(capsys, tmp_path):
         (lambda: algd.train(start_from=f"zoo:{SHOWN}"), f"zoo:{SHOWN}"),
         (lambda: load(f"zoo:{SHOWN}").predict(np.zeros(17), return_info=True), "no forecast"),
         (lambda: load(f"zoo:{SHOWN}").export("never", "stablehlo"), "as numpy or onnx"),
+        (lambda: algd.evaluate(f"zoo:{SHOWN}", mode="best", candidates=10**5), "From 1 to 10,000"),
         (lambda: algd.evaluate(f"zoo:{SHOWN}", env="PointButton1"), "numbers|observation|spaces"),
     ],
 )

@@ -65,14 +65,19 @@ def best_of(
             f"{type(algorithm).__name__} has no critic of actions, so there is nothing to choose "
             "the best one by. Take the mode deterministic or sampled."
         )
-    if not 1 <= candidates <= MOST_CANDIDATES:
-        raise UserError(
-            f"From 1 to {MOST_CANDIDATES:,} candidates can be chosen from, not {candidates}."
-        )
+    check_candidates(candidates)
     keys = jax.random.split(key, candidates)
     actions = jax.vmap(lambda k: algorithm.act(state, obs, k, "sampled")[0])(keys)
     objectives = jax.vmap(lambda a: algorithm.objective(state, obs, a))(actions)
     return actions[jnp.argmin(objectives)]
+
+
+def check_candidates(candidates: int) -> None:
+    """Refuse what nobody can choose from."""
+    if not 1 <= candidates <= MOST_CANDIDATES:
+        raise UserError(
+            f"From 1 to {MOST_CANDIDATES:,} candidates can be chosen from, not {candidates}."
+        )
 
 
 class NonFiniteAction(UserError):
@@ -115,6 +120,8 @@ class Actor(NamedTuple):
 def actor(algorithm: Algorithm, state: Any, seed: int, mode: Choice, candidates: int) -> Actor:
     """The policy of an algorithm's state, or of plain arrays."""
     if isinstance(state, PolicyData):
+        if mode == "best":
+            check_candidates(candidates)
         plain = NumpyPolicy(state, seed)
         return Actor(
             lambda obs, step: finite(plain.predict(obs, mode, candidates)),
