@@ -202,13 +202,27 @@ def metric_suffixes(constraints: Iterable[str]) -> list[str]:
     return [f"/{name}" for name in names] if len(names) > 1 else [""]
 
 
+class Lookahead(eqx.Module):
+    r"""What a replayed stretch of up to n steps brought, and what its end is discounted by."""
+
+    reward: Float[Array, "*batch"]
+    r"""$\sum_k \gamma^k r_k$, the first step included."""
+    cost: Float[Array, "*batch constraints"]
+    last_cost: Float[Array, "*batch constraints"]
+    """Of the stretch's last step alone."""
+    discount: Float[Array, "*batch"]
+    r"""$\gamma^m$ after m steps."""
+    cost_discount: Float[Array, "*batch"]
+
+
 class Transition(eqx.Module):
     """One step of interaction, or a batch of them along leading axes.
 
     ``terminated`` ends the future; ``truncated`` (a time limit) does not and never cuts a
     bootstrap unless an algorithm is told to repeat somebody's mistake. ``margin`` is the signed
     constraint function: positive where the constraint is violated in this step. ``extras`` holds
-    what the algorithm's ``act`` wants back in its ``update``.
+    what the algorithm's ``act`` wants back in its ``update``. With ``ahead`` it is the first step
+    of a replayed stretch, but ``next_obs`` and the flags are those of the last.
     """
 
     obs: Float[Array, "*batch obs"]
@@ -221,6 +235,7 @@ class Transition(eqx.Module):
     goal_met: Bool[Array, "*batch"]
     margin: Float[Array, "*batch constraints"]
     extras: dict[str, Array]
+    ahead: Lookahead | None = None
 
 
 class Assessment(NamedTuple):
@@ -366,6 +381,21 @@ class RanksActions(Protocol):
 def learnt_among(copies: int, asked: int) -> int:
     """How many of the copies act as the policy that was learnt: one at least explores."""
     return min(asked, copies - 1)
+
+
+@runtime_checkable
+class LooksAhead(Protocol):
+    """An algorithm that may learn from stretches of several steps."""
+
+    @property
+    def n_step(self) -> int:
+        """The most steps of a stretch; with 1 minibatches have no ``ahead``."""
+        ...
+
+    @property
+    def goal_is_terminal(self) -> bool:
+        """Whether a met goal ends a stretch."""
+        ...
 
 
 @runtime_checkable

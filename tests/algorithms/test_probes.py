@@ -17,6 +17,8 @@ from algd.algorithms.algd import ALGD
 from algd.algorithms.hj import HJ
 from algd.algorithms.ppo_lag import PPOLag
 from algd.algorithms.sac_lag import PRESETS, SACLag
+from algd.training.replay import add, init_replay
+from algd.training.updates import gradient_rounds
 from algd.types import Budget, EnvSpec, Transition
 from support.plain import QUICK, start
 
@@ -91,6 +93,27 @@ def test_replay_learners_find_the_values(name):
         np.testing.assert_allclose(qh, QH, atol=0.08)
     else:
         np.testing.assert_allclose(assessment.cost[:, 0], QC, atol=0.08)
+
+
+@pytest.mark.parametrize("name", ["algd", "sac-lag"])
+def test_learners_that_look_ahead_find_them_too(name):
+    """From a buffer in which one copy goes through 0, 1, 0, 1, ... and one stays in 2."""
+    algorithm = replace(LEARNERS[name], n_step=3, batch_size=30)
+    draw = np.random.default_rng(0)
+    state = np.stack([np.arange(40) % 2, np.full(40, 2)], axis=1)
+    rows = jax.tree.map(lambda x: x.reshape(80, *x.shape[2:]), steps(state, draw))
+    replay = init_replay(jax.tree.map(lambda x: x[0], rows), 80)
+    replay = add(replay, rows, jnp.ones(80, bool))
+
+    @partial(jax.jit, compiler_options=QUICK)
+    def learn(state, key):
+        return gradient_rounds(algorithm, state, replay, key, 800, copies=2)[0]
+
+    state = learn(start(algorithm, SPEC), jax.random.key(1))
+    action = jnp.zeros((3, 1))
+    assessment = jax.vmap(lambda o, a: algorithm.assess(state, o, a))(STATES, action)
+    np.testing.assert_allclose(assessment.value, Q, atol=0.08)
+    np.testing.assert_allclose(assessment.cost[:, 0], QC, atol=0.08)
 
 
 def test_ppo_finds_the_values():

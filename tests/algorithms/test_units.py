@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from algd.algorithms import presets
-from algd.types import Budget, EnvSpec, Transition
+from algd.types import Budget, EnvSpec, Lookahead, Transition
 from support.plain import QUICK
 
 SMALL = {"critic_hidden": 8, "batch_size": 32}
@@ -30,6 +30,9 @@ def minibatches(reward, cost):
         return jnp.asarray(rng.normal(size=(ROUNDS, ROWS, *size)), jnp.float32)
 
     no = jnp.zeros((ROUNDS, ROWS), bool)
+    # Two steps behind each, both discounts 0.99.
+    by = jnp.full(no.shape, 0.9801)
+    ahead = Lookahead(reward * row(), cost * jnp.abs(row(1)), cost * jnp.abs(row(1)), by, by)
     return Transition(
         obs=row(3),
         action=jnp.tanh(row(2)),
@@ -41,6 +44,7 @@ def minibatches(reward, cost):
         goal_met=no,
         margin=row(1),
         extras={},
+        ahead=ahead,
     )
 
 

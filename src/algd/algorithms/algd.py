@@ -539,6 +539,7 @@ AUTHORS = replace(
 SCALED = ALGD(
     normalise=True,
     standardise=False,
+    n_step=3,
     critics="batch-norm",
     momentum=0.5,
     rates_go_on=True,

@@ -235,6 +235,7 @@ CAL_VELOCITY = replace(
 SCALED = SACLag(
     normalise=True,
     standardise=False,
+    n_step=3,
     critics="batch-norm",
     momentum=0.5,
     rates_go_on=True,

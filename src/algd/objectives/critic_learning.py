@@ -26,6 +26,7 @@ from algd.objectives.td_targets import (
     cost_targets,
     double_q_target,
     for_ever,
+    lookahead,
     next_cost,
     pessimistic_cost,
     polyak,
@@ -82,6 +83,9 @@ class CriticOptions(ReturnCriticOptions):
     bounded: Annotated[bool, When("normalise", (True,))] = True
     """With it, cut bootstrapped values at what the extreme rewards and costs seen so far would sum
     up to if they came in every step."""
+    n_step: Members = 1
+    """Replayed steps whose rewards and costs are summed up before the critics' own estimate takes
+    over: several make them learn sooner and keep them from believing in what nobody has seen."""
     critics: Literal["plain", "batch-norm"] = "plain"
     """Whether critics are normalised by the statistics of their batch."""
     target_critics: Annotated[bool, When("critics", ("batch-norm",))] = False
@@ -252,7 +256,8 @@ def return_regression(
     keep = bootstrap_mask(
         batch, options.mask_reward, options.goal_is_terminal, options.timeout_is_terminal
     )
-    target = double_q_target(batch.reward, keep, options.discount, bonus, bounds)
+    ahead = lookahead(batch, options.discount, options.cost_discount)
+    target = double_q_target(ahead.reward, keep, ahead.discount, bonus, bounds)
     return td_regression(critics, targets, batch, next_action, target, 1.0 / len(batch.reward))
 
 
@@ -278,15 +283,17 @@ def critic_step(
         batch, options.mask_cost, timeout_is_terminal=options.timeout_is_terminal
     )
 
+    ahead = lookahead(batch, options.discount, options.cost_discount)
+
     def cost_target(following: Float[Array, "members batch constraints"]) -> Array:
         if options.cost_target == "max":
             largest = jnp.max(following[members], axis=0)
             following = jnp.broadcast_to(largest, following.shape)
         following = next_cost(following, options.cost_target == "mean", of_costs)
         following = following + jnp.asarray(cost_bonus)[..., None]
-        for_good = for_ever(batch.cost, batch.cost, options.cost_discount)[1]
+        for_good = for_ever(ahead.last_cost, ahead.last_cost, options.cost_discount)[1]
         afterwards = jnp.where(state.goes_on, for_good, 0.0)
-        return cost_targets(batch.cost, cost_keep, options.cost_discount, following, afterwards)
+        return cost_targets(ahead.cost, cost_keep, ahead.cost_discount, following, afterwards)
 
     # Summed over constraints, so that a second budget does not slow the first one's critic.
     weight = 1.0 / (options.cost_ensemble * len(batch.reward))

@@ -121,12 +121,21 @@ class Units(eqx.Module):
         cost_unit: Float[Array, " constraints"],
     ) -> Transition:
         """The minibatch in these units."""
+        ahead = batch.ahead
+        if ahead is not None:
+            ahead = replace(
+                ahead,
+                reward=ahead.reward / reward_unit,
+                cost=ahead.cost / cost_unit,
+                last_cost=ahead.last_cost / cost_unit,
+            )
         return replace(
             batch,
             obs=self.standardise(batch.obs),
             next_obs=self.standardise(batch.next_obs),
             reward=batch.reward / reward_unit,
             cost=batch.cost / cost_unit,
+            ahead=ahead,
         )
 
 

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from algd.networks.batch_norm import NormalisedEnsemble
 from algd.networks.critics import CriticEnsemble
-from algd.types import Transition
+from algd.types import Lookahead, Transition
 
 Critics = CriticEnsemble | NormalisedEnsemble
 # Least and largest.
@@ -45,13 +45,24 @@ def bootstrap_mask(
     return 1.0 - ends.astype(batch.reward.dtype) if masked else jnp.ones_like(batch.reward)
 
 
+def lookahead(batch: Transition, discount: float, cost_discount: float) -> Lookahead:
+    """What is known of the future of each row: n steps of it, or the one that it is."""
+    if batch.ahead is not None:
+        return batch.ahead
+    by = [jnp.full_like(batch.reward, each) for each in (discount, cost_discount)]
+    return Lookahead(batch.reward, batch.cost, batch.cost, *by)
+
+
 def td_target(
     signal: Float[Array, "*batch"],
     bootstrap: Float[Array, "*batch"],
-    discount: float,
+    discount: float | Float[Array, "*batch"],
     next_value: Float[Array, "*batch"],
 ) -> Float[Array, "*batch"]:
-    r"""$y = r + \gamma\, m\, V(s')$, with the mask m = 0 where the future ends."""
+    r"""$y = r + \gamma\, m\, V(s')$, with the mask m = 0 where the future ends.
+
+    After n steps r is their discounted sum and $\gamma$ stands for $\gamma^n$.
+    """
     return signal + discount * bootstrap * next_value
 
 
@@ -68,13 +79,13 @@ def next_cost(
 def cost_targets(
     cost: Float[Array, "batch constraints"],
     bootstrap: Float[Array, " batch"],
-    discount: float,
+    discount: float | Float[Array, " batch"],
     next_qc: Float[Array, "members batch constraints"],
     afterwards: Float[Array, "batch constraints"] | float = 0.0,
 ) -> Float[Array, "members batch constraints"]:
     r"""$y_i = c + \gamma_c (m\, Q'_{c,i}(s', a') + (1 - m)\, z)$, one target for each member; z is
     what comes `afterwards` where the mask m says that the future ends."""
-    mask = bootstrap[:, None]
+    mask, discount = bootstrap[:, None], jnp.asarray(discount, cost.dtype)[..., None]
     return cost + discount * (mask * next_qc + (1.0 - mask) * afterwards)
 
 
@@ -121,7 +132,7 @@ def td_regression(
 def double_q_target(
     signal: Float[Array, " batch"],
     keep: Float[Array, " batch"],
-    discount: float,
+    discount: float | Float[Array, " batch"],
     bonus: Float[Array, " batch"] | float = 0.0,
     bounds: Bounds = UNBOUNDED,
 ) -> Callable[[Float[Array, "members batch outputs"]], Array]:

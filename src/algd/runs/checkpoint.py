@@ -174,8 +174,7 @@ def check_alike(arrays: Mapping[str, Any], template: Mapping[str, Any]) -> None:
 def check_transition(given: Transition, example: Transition, leading: tuple[int, ...]) -> None:
     """Refuse transitions that do not have the example's shapes behind these leading axes."""
     wanted = jax.tree.map(lambda x: jax.ShapeDtypeStruct((*leading, *x.shape), x.dtype), example)
-    fields = [field.name for field in dataclasses.fields(example) if field.name != "extras"]
-    check_alike(vars(given), {name: getattr(wanted, name) for name in fields})
+    check_alike(vars(given), {name: getattr(wanted, name) for name in _stored(example)})
     if any(x.shape[: len(leading)] != leading for x in given.extras.values()):
         raise DamagedFile("what comes with transitions in the checkpoint has other shapes")
 
@@ -193,17 +192,22 @@ def _inside(arrays: Arrays, section: str) -> Arrays:
     return {k.removeprefix(prefix): x for k, x in arrays.items() if k.startswith(prefix)}
 
 
+def _stored(transition: Transition) -> list[str]:
+    """The fields that are written, beside the extras: what lies ahead is computed when drawn."""
+    names = [field.name for field in dataclasses.fields(transition)]
+    return [name for name in names if name not in ("extras", "ahead")]
+
+
 def _of_transition(transition: Transition) -> Arrays:
-    fields = {f.name: getattr(transition, f.name) for f in dataclasses.fields(transition)}
-    extras = _below("extras", fields.pop("extras"))
-    return {name: np.asarray(value) for name, value in fields.items()} | extras
+    fields = {name: np.asarray(getattr(transition, name)) for name in _stored(transition)}
+    return fields | _below("extras", transition.extras)
 
 
 def _to_transition(arrays: Arrays) -> Transition:
     own = [name for name in arrays if not name.startswith("extras/")]
     parts = {name: jnp.asarray(arrays[name]) for name in own}
     extras = {name: jnp.asarray(x) for name, x in _inside(arrays, "extras").items()}
-    return Transition(**parts, extras=extras)
+    return Transition(**parts, extras=extras, ahead=None)
 
 
 def _of_pending(pending: PendingUpdate) -> Arrays:

@@ -211,7 +211,8 @@ def vector_step(
     fresh = replicated(make_transition(obs, action, kept, extras | told), devices)
     if replay is not None:
         replay = add(replay, fresh, keep)
-        learner, metrics = gradient_rounds(algorithm, learner, replay, update_key, rounds, devices)
+        how = (rounds, len(ends), devices)
+        learner, metrics = gradient_rounds(algorithm, learner, replay, update_key, *how)
     else:
         assert rollout is not None
         rollout = put(rollout, fresh, row % len(rollout.reward))

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
-from algd.types import EnvSpec, Transition
+from algd.types import EnvSpec, Lookahead, Transition
 
 
 class Replay(eqx.Module):
@@ -75,3 +75,52 @@ def sample(replay: Replay, batch_size: int, key: PRNGKeyArray) -> Transition:
     stored = jnp.minimum(replay.added, capacity(replay))
     slots = jax.random.randint(key, (batch_size,), 0, stored)
     return jax.tree.map(lambda store: store[slots], replay.data)
+
+
+def sample_stretches(
+    replay: Replay,
+    batch_size: int,
+    key: PRNGKeyArray,
+    n_step: int,
+    copies: int,
+    discounts: tuple[float, float],
+    goals_end: bool = False,
+) -> Transition:
+    r"""A minibatch of stretches of up to `n_step` steps, their first ones drawn as by `sample`.
+
+    `copies` of the environment were stored in turns, so a step's successor is so many slots on, if
+    it is stored already, its episode goes on, and it begins where this one led: rows that were not
+    kept leave a gap. `discounts` are those of return and cost; with `goals_end` a stretch ends
+    where a goal is met.
+    """
+    data, size = replay.data, capacity(replay)
+    first = jax.random.randint(key, (batch_size,), 0, jnp.minimum(replay.added, size))
+    newer = (replay.added - 1 - first) % size
+    gamma, gamma_c = discounts
+
+    def goes_on(last: Int[Array, " batch"]) -> Bool[Array, " batch"]:
+        ends = data.terminated[last] | data.truncated[last]
+        return ~(ends | data.goal_met[last]) if goals_end else ~ends
+
+    last, going = first, jnp.ones(batch_size, bool)
+    reward, cost = data.reward[first], data.cost[first]
+    discount, cost_discount = (jnp.full_like(reward, by) for by in discounts)
+    for k in range(1, n_step):
+        following = (last + copies) % size
+        follows = jnp.all(data.obs[following] == data.next_obs[last], axis=-1)
+        going = going & goes_on(last) & follows & (newer >= k * copies)
+        last = jnp.where(going, following, last)
+        reward = reward + jnp.where(going, discount * data.reward[last], 0.0)
+        owed = jnp.where(going, cost_discount, 0.0)
+        cost = cost + owed[:, None] * data.cost[last]
+        discount = jnp.where(going, gamma * discount, discount)
+        cost_discount = jnp.where(going, gamma_c * cost_discount, cost_discount)
+    begin = jax.tree.map(lambda store: store[first], data)
+    return dataclasses.replace(
+        begin,
+        next_obs=data.next_obs[last],
+        terminated=data.terminated[last],
+        truncated=data.truncated[last],
+        goal_met=data.goal_met[last],
+        ahead=Lookahead(reward, cost, data.cost[last], discount, cost_discount),
+    )

@@ -180,10 +180,8 @@ def update(setup: Setup, state: TrainState) -> TrainState:
         state = state._replace(replay=replay)
         if not pending.rounds:
             return state
-        devices = setup.settings.devices
-        learner, metrics = learn(
-            algorithm, state.learner, replay, pending.key, pending.rounds, devices, seeds
-        )
+        how = (pending.rounds, setup.settings.envs, setup.settings.devices, seeds)
+        learner, metrics = learn(algorithm, state.learner, replay, pending.key, *how)
         return state._replace(learner=learner, metrics=metrics)
 
 

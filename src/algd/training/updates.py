@@ -11,13 +11,14 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
 from algd.evaluation.acting import explore
-from algd.training.replay import Replay, add, put, sample
+from algd.training.replay import Replay, add, put, sample, sample_stretches
 from algd.training.seeds import over_seeds
 from algd.types import (
     Algorithm,
     EnvSpec,
     EnvStep,
     LearnsFromEpisodes,
+    LooksAhead,
     Metrics,
     ReplayOptions,
     Transition,
@@ -68,7 +69,7 @@ def make_transition(
     """A step of every copy on the device. One program takes all its arrays from the host at once,
     ten times faster than one after the other."""
     told = {name: jnp.asarray(x) for name, x in result._asdict().items() if name != "obs"}
-    return Transition(obs=jnp.asarray(obs), action=action, **told, extras=extras)
+    return Transition(obs=jnp.asarray(obs), action=action, **told, extras=extras, ahead=None)
 
 
 # Storing and learning are two programs: in one, XLA copies the whole buffer in every call, because
@@ -91,7 +92,7 @@ def store_in_rollout(
 
 @partial(
     jax.jit,
-    static_argnames=("algorithm", "rounds", "devices", "seeds"),
+    static_argnames=("algorithm", "rounds", "copies", "devices", "seeds"),
     donate_argnames=("learner",),
     compiler_options=CPU_OPTIONS,
 )
@@ -101,11 +102,13 @@ def learn(
     replay: Replay,
     key: Key[Array, "*seeds"],
     rounds: int,
+    copies: int = 1,
     devices: int = 1,
     seeds: int = 1,
 ) -> tuple[Any, Metrics]:
-    """`rounds` gradient rounds on what is stored."""
-    one = lambda s, r, k: gradient_rounds(algorithm, s, r, k, rounds, devices)  # noqa: E731
+    """`rounds` gradient rounds on what is stored of so many copies."""
+    how = (rounds, copies, devices)
+    one = lambda s, r, k: gradient_rounds(algorithm, s, r, k, *how)  # noqa: E731
     return over_seeds(one, seeds)(learner, replay, key)
 
 
@@ -163,18 +166,30 @@ def gradient_rounds(
     replay: Replay,
     key: PRNGKeyArray,
     rounds: int | Int[Array, ""],
+    copies: int = 1,
     devices: int = 1,
 ) -> tuple[Any, Metrics]:
-    """A loop of gradient rounds, each minibatch sharded among the devices; the metrics are
-    their means."""
+    """A loop of gradient rounds on what so many copies did, each minibatch sharded among the
+    devices; the metrics are their means."""
     assert isinstance(algorithm, ReplayOptions)
 
     def one(key: PRNGKeyArray, state: Any) -> tuple[Any, Metrics]:
         batch_key, update_key = jax.random.split(key)
-        batch = sharded(sample(replay, algorithm.batch_size, batch_key), devices)
+        batch = sharded(_minibatch(algorithm, replay, copies, batch_key), devices)
         return algorithm.update(state, batch, update_key)
 
     return repeated(one, state, key, rounds)
+
+
+def _minibatch(
+    algorithm: ReplayOptions, replay: Replay, copies: int, key: PRNGKeyArray
+) -> Transition:
+    """Steps, or stretches of them if the algorithm looks ahead."""
+    drawn = (replay, algorithm.batch_size, key)
+    if not isinstance(algorithm, LooksAhead) or algorithm.n_step == 1:
+        return sample(*drawn)
+    discounts = (algorithm.discount, algorithm.cost_discount)
+    return sample_stretches(*drawn, algorithm.n_step, copies, discounts, algorithm.goal_is_terminal)
 
 
 def repeated(
