@@ -1,6 +1,7 @@
 """Any value of any setting is taken, or refused by its name before anything is written."""
 
 import dataclasses
+import json
 import math
 from typing import get_type_hints
 
@@ -10,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from algd.algorithms import presets
-from algd.runs.config import Settings
+from algd.algorithms import preset, presets
+from algd.runs.config import Settings, describe, parse_config
 from algd.runs.directory import create_run
 from algd.runs.files import LogPosition
 from algd.runs.validation import check_fields, check_hyperparameters
 from algd.training import loop
 from algd.training.steps import evaluate, iterate
-from algd.types import UserError
+from algd.types import Budget, EnvSpec, UserError
 from support.small import one_of_each, small
 from support.trainer import Trainer, outcome
 
@@ -118,3 +119,14 @@ def test_a_diverged_policy_stops_the_run_instead_of_reaching_the_environment(nam
     with pytest.raises(UserError, match=r"the parameters of .* became infinite"):
         trainer.save(LogPosition())
     assert run.checkpoints() == []
+
+
+def test_an_option_younger_than_the_run_is_as_before_and_not_as_todays_preset_has_it():
+    spec = EnvSpec(3, (-1.0,), (1.0,), (Budget(10.0),), 20)
+    config = json.loads(json.dumps(describe(Settings(), preset("algd"), "algd", spec)))
+    assert parse_config(config)[1] == preset("algd")
+    assert config["hyperparameters"].pop("n_step") == 3
+    assert parse_config(config)[1] == dataclasses.replace(preset("algd"), n_step=1)
+    config["hyperparameters"]["of_tomorrow"] = 1
+    with pytest.raises(UserError, match="of_tomorrow"):
+        parse_config(config)

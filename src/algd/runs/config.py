@@ -277,9 +277,11 @@ def parse_config(config: dict[str, Any]) -> tuple[Settings, Algorithm, str]:
     """The settings and the algorithm that `describe` described."""
     settings = check_config(config)
     try:
-        algorithm, own = preset(config["preset"]), _with_tuples(config["hyperparameters"])
-        check_values(type(algorithm), own)
-        algorithm = dataclasses.replace(algorithm, **own)
+        kind, own = type(preset(config["preset"])), _with_tuples(config["hyperparameters"])
+        check_values(kind, own)
+        # An option that is younger than the run has its own default, which is what was before it,
+        # and not what today's preset makes of it.
+        algorithm = kind(**own)
         check_hyperparameters(algorithm)
         return settings, algorithm, config["preset"]
     except (KeyError, TypeError, UserError) as error:
