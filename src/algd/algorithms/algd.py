@@ -538,7 +538,6 @@ AUTHORS = replace(
 
 SCALED = ALGD(
     normalise=True,
-    standardise=False,
     n_step=3,
     critics="batch-norm",
     momentum=0.5,

@@ -234,7 +234,6 @@ CAL_VELOCITY = replace(
 
 SCALED = SACLag(
     normalise=True,
-    standardise=False,
     n_step=3,
     critics="batch-norm",
     momentum=0.5,
