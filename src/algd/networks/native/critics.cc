@@ -331,7 +331,7 @@ auto arguments() {
 }  // namespace
 
 // What multiplies: in single precision, or factors rounded to bfloat16.
-extern "C" const char* units(bool rounded) { return rounded ? kRoundedUnits : kUnits; }
+extern "C" const char* units(bool rounded) { return rounded ? rounded_units() : kUnits; }
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(
     critics_forward, Forward,

@@ -51,7 +51,7 @@ def available() -> bool:
 
 def units(rounded: bool) -> str:
     """What multiplies here, single precision or factors `rounded` to bfloat16: plain, avx2, avx512,
-    avx512-bf16, or xla without compiled code."""
+    avx512-bf16, amx, or xla without compiled code."""
     library = in_use()
     return "xla" if library is None else units_of(library, rounded)
 

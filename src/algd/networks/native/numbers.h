@@ -14,11 +14,17 @@
 #include <functional>
 #include <memory>
 #include <thread>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #if defined(__AVX512BF16__)
 #include <immintrin.h>
+#if defined(__AMX_BF16__) && defined(__linux__)
+#define ALGD_MATRIX_UNIT
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 #endif
 
 #include "xla/ffi/api/ffi.h"
@@ -211,6 +217,87 @@ inline void last_tile(int64_t left, MatrixOf<Number> in, int64_t depth, const Nu
   }
 }
 
+#if defined(ALGD_MATRIX_UNIT)
+// Whether the kernel lets this process use the matrix unit's registers, which it must be asked.
+inline bool matrix_unit_allowed() {
+  constexpr int kAskPermission = 0x1023, kTileData = 18;
+  static const bool allowed = syscall(SYS_arch_prctl, kAskPermission, kTileData) == 0;
+  return allowed;
+}
+
+// The matrix unit's registers for `rows` <= 32 rows of the result by kTileColumns columns: 0 to 3 are
+// sums, 4 and 5 left factors, 6 and 7 right ones. Odd halves of the rows are 2, 3 and 5.
+inline void shape_registers(int64_t rows) {
+  struct alignas(64) {
+    uint8_t palette = 1, start = 0, reserved[14] = {};
+    uint16_t bytes[16] = {};
+    uint8_t rows[16] = {};
+  } shape;
+  for (int i = 0; i < 8; ++i) {
+    shape.bytes[i] = 64;
+    const int64_t used = i > 5 ? 16 : i == 2 || i == 3 || i == 5 ? rows - 16 : rows;
+    shape.rows[i] = std::clamp<int64_t>(used, 1, 16);
+  }
+  _tile_loadconfig(&shape);
+}
+
+// As many rows of the product with a panel as the registers are shaped for, more than 16 or not.
+template <bool more>
+inline void matrix_tile(MatrixOf<uint16_t> in, int64_t depth, const uint16_t* panel, float* out,
+                        int64_t width) {
+  const uint16_t* left = in.data;
+  _tile_zero(0);
+  _tile_zero(1);
+  if constexpr (more) {
+    _tile_zero(2);
+    _tile_zero(3);
+  }
+  for (int64_t k = 0; k < depth; k += 32, left += 32, panel += 32 * kTileColumns) {
+    _tile_loadd(6, panel, 4 * kTileColumns);
+    _tile_loadd(7, panel + 2 * kLanes, 4 * kTileColumns);
+    _tile_loadd(4, left, 2 * in.row);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
+    if constexpr (more) {
+      _tile_loadd(5, left + 16 * in.row, 2 * in.row);
+      _tile_dpbf16ps(2, 5, 6);
+      _tile_dpbf16ps(3, 5, 7);
+    }
+  }
+  _tile_stored(0, out, 4 * width);
+  _tile_stored(1, out + kLanes, 4 * width);
+  if constexpr (more) {
+    _tile_stored(2, out + 16 * width, 4 * width);
+    _tile_stored(3, out + 16 * width + kLanes, 4 * width);
+  }
+}
+
+// The product by the matrix unit; the depth is a multiple of 32.
+inline void matrix_product(MatrixOf<uint16_t> in, int64_t rows, int64_t depth,
+                           const uint16_t* packed, int64_t columns, float* out) {
+  for (int64_t r = 0; r < rows;) {
+    // Whole blocks of rows first, then those that are left.
+    const int64_t block = std::min<int64_t>(rows - r, 32);
+    const int64_t end = r + (rows - r) / block * block;
+    shape_registers(block);
+    for (int64_t first = 0; first < columns; first += kTileColumns)
+      for (int64_t i = r; i < end; i += block) {
+        const MatrixOf<uint16_t> from{in.data + i * in.row, in.row, 1};
+        const uint16_t* panel = packed + first * depth;
+        float* to = out + i * columns + first;
+        block > 16 ? matrix_tile<true>(from, depth, panel, to, columns)
+                   : matrix_tile<false>(from, depth, panel, to, columns);
+      }
+    r = end;
+  }
+  _tile_release();
+}
+
+inline const char* rounded_units() { return matrix_unit_allowed() ? "amx" : kRoundedUnits; }
+#else
+inline const char* rounded_units() { return kRoundedUnits; }
+#endif
+
 // A matrix in the order in which tiles read it: panels of kTileColumns columns, row by row.
 template <typename Factors = Single>
 void pack(Matrix weight, int64_t depth, int64_t columns, typename Factors::Number* packed) {
@@ -224,6 +311,10 @@ void pack(Matrix weight, int64_t depth, int64_t columns, typename Factors::Numbe
 template <typename Factors = Single>
 void product(MatrixOf<typename Factors::Number> in, int64_t rows, int64_t depth,
              const typename Factors::Number* packed, int64_t columns, float* out) {
+#if defined(ALGD_MATRIX_UNIT)
+  if constexpr (std::is_same_v<Factors, Rounded>)
+    if (matrix_unit_allowed()) return matrix_product(in, rows, depth, packed, columns, out);
+#endif
   for (int64_t first = 0; first < columns; first += kTileColumns, packed += depth * kTileColumns) {
     auto from = in;
     int64_t r = 0;
