@@ -114,7 +114,7 @@ def test_learnt_copies_act_as_the_policy_that_was_learnt():
     algorithm, state, _ = begun([Budget(10.0)], learnt_copies=2)
     state = replace(state, average=jax.tree.map(lambda x: 0.5 * x, state.score))
     obs, key = jnp.ones((4, 2)), jax.random.key(5)
-    actions, _ = explore(algorithm, state, obs, key)
+    actions, _ = explore(algorithm, state, obs, key, key, 0)
     exploring, _ = act(algorithm, state, obs, key, "exploring")
     learnt, _ = act(algorithm, state, obs[:2], jax.random.fold_in(key, 1), "deterministic")
     np.testing.assert_array_equal(actions, jnp.concatenate([learnt, exploring[2:]]))

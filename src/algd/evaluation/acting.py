@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from algd.networks.numpy_policy import CANDIDATES, MOST_CANDIDATES, NumpyPolicy, PolicyData
+from algd.objectives.exploration import fading, loudness, pink_noise
 from algd.types import (
     Algorithm,
     Assessment,
@@ -17,6 +18,7 @@ from algd.types import (
     LearnsFromEpisodes,
     Mode,
     RanksActions,
+    ReplayOptions,
     UserError,
     learnt_among,
 )
@@ -44,10 +46,19 @@ def explore(
     state: Any,
     obs: Float[Array | np.ndarray, "envs obs"],
     key: PRNGKeyArray,
+    run_key: PRNGKeyArray,
+    iteration: int | Int[Array, ""],
 ) -> tuple[Float[Array, "envs action"], dict[str, Array]]:
     """An action of training for every copy, and what the update wants to know of it: exploring,
-    but in the first few as the policy that was learnt, if the algorithm asks for it."""
+    with noise in some copies and in the first few as the policy that was learnt, if the algorithm
+    asks for it."""
     actions, told = act(algorithm, state, obs, key, "exploring")
+    if isinstance(algorithm, ReplayOptions) and algorithm.exploration_noise:
+        size = algorithm.exploration_noise * loudness(len(actions)).astype(np.float32)
+        size = size * fading(len(actions) * iteration, algorithm.exploration_memory)
+        noise = size[:, None] * pink_noise(run_key, iteration, actions.shape)
+        actions = actions + 0.5 * (state.high - state.low) * noise
+        actions = jnp.clip(actions, state.low, state.high)
     asked = algorithm.learnt_copies if isinstance(algorithm, LearnsFromEpisodes) else 0
     learnt = learnt_among(obs.shape[0], asked)
     if not learnt:

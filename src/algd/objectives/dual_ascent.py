@@ -19,6 +19,7 @@ from algd.objectives.critic_learning import (
     dimensionless,
     standardised,
 )
+from algd.objectives.exploration import loudness
 from algd.objectives.lagrangians import Energy, energy_of
 from algd.objectives.multipliers import Dual, DualName, dual_rule
 from algd.objectives.td_targets import clipped_value, pessimistic_cost
@@ -127,24 +128,28 @@ def feedback(
     """The state after training episodes that ended, by the rule `dual`, if it follows these.
 
     `cost` is in the budgets' own units. Before the first gradient round nothing moves: what a
-    policy that nobody has trained costs says nothing.
+    policy that nobody has trained costs says nothing, and what noise on its actions costs neither:
+    copies without noise stand for those with it.
     """
     if options.energy == "reward" or options.dual_signal == "critics":
         return state
+    copies = ended.shape[0]
+    quiet = np.ones(copies) if not options.exploration_noise else loudness(copies) == 0.0
+    each_stands_for = copies / np.sum(quiet)
+    ended = jnp.where(quiet, ended, 0)
     due = (state.rounds > 0) & jnp.any(ended > 0)
     over = cost * state.episode_scale - options.budget_share * state.limit
     own = over / budget_unit(options, state)
-    copies = ended.shape[0]
     learnt = jnp.arange(copies) < learnt_among(copies, options.learnt_copies)
     groups = (jnp.where(learnt, 0, ended), jnp.where(learnt, ended, 0))
     excess = jnp.stack(
         [
-            recent_excess(old, own, group, options.dual_memory)
+            recent_excess(old, own, group, options.dual_memory / each_stands_for)
             for old, group in zip(state.excess, groups, strict=True)
         ]
     )
     worse = jnp.where(jnp.any(learnt), jnp.max(excess, axis=0), excess[0])
-    steps = jnp.sum(ended).astype(excess.dtype)
+    steps = each_stands_for * jnp.sum(ended).astype(excess.dtype)
     violation = steps * jnp.clip(worse, -LARGEST_EXCESS, LARGEST_EXCESS)
     moved = dual.step(state.dual, violation)  # pyright: ignore[reportArgumentType]
     old = (state.dual, state.excess)

@@ -192,7 +192,7 @@ def vector_step(
     act_key, update_key = step_keys(key, iteration)
     seen = copies.state.obs
     obs = jnp.nan_to_num(seen, posinf=0.0, neginf=0.0)
-    action, extras = explore(algorithm, learner, obs, act_key)
+    action, extras = explore(algorithm, learner, obs, act_key, key, iteration)
     copies, result = advance(env, spec, copies, action)
     copies = copies._replace(state=sharded(copies.state, devices))
     broken = {"action": ~jnp.isfinite(action).all(axis=1)} | broken_steps(result, jnp)

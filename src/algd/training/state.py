@@ -101,7 +101,8 @@ def empty_rollout(setup: Setup, learner: Any) -> Transition | None:
         return None
     copies, constraints = settings.envs, len(spec.budgets)
     obs = np.zeros((copies, spec.obs_size), np.float32)
-    _, extras = jax.eval_shape(lambda: sample_actions(algorithm, learner, obs, jax.random.key(0)))
+    key = jax.random.key(0)
+    _, extras = jax.eval_shape(lambda: sample_actions(algorithm, learner, obs, key, key, 0))
     extras |= {"cost_so_far": np.zeros((copies, constraints), np.float32)}
     extras |= {"keep": np.zeros(copies, np.bool_)}
     rows = -(-kept_transitions(settings, algorithm) // copies)

@@ -70,8 +70,11 @@ def decide(setup: Setup, state: TrainState) -> tuple[TrainState, Decision]:
     with setup.clock("acting"):
         # What is not finite must not reach the policy.
         obs = np.nan_to_num(state.obs, posinf=0.0, neginf=0.0)
-        act_key, update_key = step_keys(state.key, state.counters.iteration, seeds)
-        action, extras = sample_actions(setup.algorithm, state.learner, obs, act_key, seeds)
+        iteration = state.counters.iteration
+        act_key, update_key = step_keys(state.key, iteration, seeds)
+        action, extras = sample_actions(
+            setup.algorithm, state.learner, obs, act_key, state.key, iteration, seeds
+        )
         with diverging(state):
             actions = [finite(one) for one in split(np.asarray(action), seeds)]
     return update(setup, state), Decision(obs, action, actions, extras, update_key)

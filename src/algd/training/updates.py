@@ -53,10 +53,13 @@ def sample_actions(
     learner: Any,
     obs: Float[Array | np.ndarray, "*seeds envs obs"],
     key: Key[Array, "*seeds"],
+    run_key: Key[Array, "*seeds"],
+    iteration: int | Int[Array, ""],
     seeds: int = 1,
 ) -> tuple[Float[Array, "*seeds envs action"], dict[str, Array]]:
     """An action of the policy for every copy, and what the update wants to know of it."""
-    return over_seeds(partial(explore, algorithm), seeds)(learner, obs, key)
+    one = partial(explore, algorithm, iteration=iteration)
+    return over_seeds(one, seeds)(learner, obs, key, run_key)
 
 
 @jax.jit
