@@ -111,7 +111,8 @@ def test_one_copy_at_least_explores():
 
 
 def test_learnt_copies_act_as_the_policy_that_was_learnt():
-    algorithm, state, _ = begun([Budget(10.0)], learnt_copies=2)
+    quiet = {"learnt_copies": 2, "exploration_noise": 0.0}
+    algorithm, state, _ = begun([Budget(10.0)], **quiet)
     state = replace(state, average=jax.tree.map(lambda x: 0.5 * x, state.score))
     obs, key = jnp.ones((4, 2)), jax.random.key(5)
     actions, _ = explore(algorithm, state, obs, key, key, 0)
