@@ -158,6 +158,8 @@ def test_start_from_another():
         (lambda: algd.Agent("sac-leg", "DiffDrive"), "no preset 'sac-leg'"),
         (lambda: algd.Agent("algd", "DiffDrive", rhoo=2), r"no setting 'rhoo'.*rho"),
         (lambda: algd.Agent("algd", Meter).learn(4), "has no budget of its own"),
+        (lambda: algd.Agent().learn(total_timesteps=9), r"no total_timesteps\. .* called steps"),
+        (lambda: algd.Agent().learn(9, progress_bar=True), r"no progress_bar\. .* progress\?"),
         (lambda: algd.load("nowhere"), "There is no directory nowhere"),
     ],
 )

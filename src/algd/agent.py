@@ -4,7 +4,7 @@ import dataclasses
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any, Literal, Never, overload
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from algd.runs.directory import Run
 from algd.runs.validation import fitted
 from algd.training import loop
 from algd.training.loop import Callback
-from algd.types import BudgetLike, Choice, Number, UserError
+from algd.types import BudgetLike, Choice, Number, UserError, nearest
 
 
 class Agent:
@@ -86,12 +86,16 @@ class Agent:
         *,
         callback: Callback | Sequence[Callback] = (),
         progress: bool = False,
+        **habits: Never,
     ) -> "Agent":
         """Learn for so many more environment steps, by default those of the settings.
 
         A `callback`, or each of several, is called with every row of metrics and every evaluation;
         its answer `False` stops with everything saved. `progress` shows a line on the terminal.
         """
+        for name in habits:
+            known = ("steps", "callback", "progress")
+            raise UserError(f"Agent.learn takes no {name}.{nearest(name, known)}")
         more = fitted(self._plan.settings.steps if steps is None else steps, int)
         callbacks = api.several(callback)
         self._policy = None
