@@ -4,7 +4,7 @@ import dataclasses
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, Never, overload
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -86,7 +86,7 @@ class Agent:
         *,
         callback: Callback | Sequence[Callback] = (),
         progress: bool = False,
-        **habits: Never,
+        **habits: Any,
     ) -> "Agent":
         """Learn for so many more environment steps, by default those of the settings.
 
