@@ -268,12 +268,9 @@ class ReplayOptions:
     updates_per_step: UpdateRatio = 1.0
     """Gradient rounds per environment step."""
     exploration_noise: NonNegative = 0.0
-    """Deviation of the noise on the actions of training, in half widths of their box, in the last
-    copy of the environment at the start. The copies between the middle one and it have less; the
-    first half, and a single copy, have none, and a multiplier that follows episodes hears of these
-    alone."""
-    exploration_memory: NonNegative = 20_000.0
-    """Environment steps in which that noise falls to a third (1/e); 0: it stays as it is."""
+    """Length of the noise on the actions of training, in half widths of their box, in the last copy
+    of the environment. The copies between the middle one and it have less; the first half, and a
+    single copy, have none, and a multiplier that follows episodes hears of these alone."""
     throttle: Count = 0
     """If positive, skip training while this epoch's rounds exceed throttle * all steps so far
     (authors' program: 5); an epoch is one episode length."""

@@ -557,11 +557,11 @@ SCALED = ALGD(
     lam_floor=-1.0,
     initial_lam=-1.0,
     deterministic="best",
-    exploration_noise=0.3,
+    exploration_noise=0.4,
 )
 """Our default: units that scale themselves, batch-normalised critics, a learnt temperature, a
-penalty of bounded slope, a multiplier that follows what episodes cost, noise that fades in half of
-the copies; docs/results.md says what each of them gave."""
+penalty of bounded slope, a multiplier that follows what episodes cost, noise in half of the
+copies; docs/results.md says what each of them gave."""
 
 PRESETS = {
     "algd": SCALED,

@@ -242,7 +242,7 @@ SCALED = SACLag(
     dual_signal="episodes",
     dual_rate=4e-4,
     initial_lam=0.0,
-    exploration_noise=0.3,
+    exploration_noise=0.4,
 )
 """With what the preset `algd` has besides its policy and its penalty."""
 

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from algd.networks.numpy_policy import CANDIDATES, MOST_CANDIDATES, NumpyPolicy, PolicyData
-from algd.objectives.exploration import fading, loudness, pink_noise
+from algd.objectives.exploration import loudness, pink_noise
 from algd.types import (
     Algorithm,
     Assessment,
@@ -54,9 +54,9 @@ def explore(
     asks for it."""
     actions, told = act(algorithm, state, obs, key, "exploring")
     if isinstance(algorithm, ReplayOptions) and algorithm.exploration_noise:
-        size = algorithm.exploration_noise * loudness(len(actions)).astype(np.float32)
-        size = size * fading(len(actions) * iteration, algorithm.exploration_memory)
-        noise = size[:, None] * pink_noise(run_key, iteration, actions.shape)
+        copies, size = actions.shape
+        length = algorithm.exploration_noise * loudness(copies).astype(np.float32)
+        noise = length[:, None] / size**0.5 * pink_noise(run_key, iteration, actions.shape)
         actions = actions + 0.5 * (state.high - state.low) * noise
         actions = jnp.clip(actions, state.low, state.high)
     asked = algorithm.learnt_copies if isinstance(algorithm, LearnsFromEpisodes) else 0

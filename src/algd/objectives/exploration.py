@@ -16,11 +16,6 @@ def loudness(copies: int) -> Float[np.ndarray, " copies"]:
     return np.maximum(np.linspace(-1.0, 1.0, copies), 0.0)
 
 
-def fading(step: int | Int[Array, ""], memory: float) -> Float[Array, ""]:
-    r"""$e^{-t/\tau}$ after t steps; with $\tau = 0$ one."""
-    return jnp.exp(-jnp.asarray(step, jnp.float32) / memory) if memory else jnp.ones(())
-
-
 def pink_noise(
     key: PRNGKeyArray, step: int | Int[Array, ""], shape: tuple[int, ...]
 ) -> Float[Array, "..."]:
