@@ -3,20 +3,28 @@
 import csv
 import io
 import json
+import shutil
 
+import gymnasium
 import numpy as np
 import pytest
 
 from algd.cli import main
 from algd.cli.reproduce import OF_RUNS, experiment
 from algd.experiments import ablations, benchmark, stability
+from algd.experiments.aggregates import (
+    MethodScores,
+    aggregate_table,
+    random_return,
+    safe_returns,
+)
 from algd.experiments.trials import family
-from algd.runs.config import describe, make_envs
+from algd.runs.config import Settings, describe, make_envs
 from algd.runs.directory import create_run
 from algd.runs.files import LogPosition, seal
 from algd.sweeps.estimate import label
 
-PICTURES = ("stability", "benchmark", "on_policy", "ablation_mc")
+PICTURES = ("stability", "benchmark", "profiles", "on_policy", "ablation_mc")
 
 
 def read(path):
@@ -53,6 +61,7 @@ def make_up(job):
             file.write(line)
     (job.directory / "checkpoints" / f"step-{job.settings.steps:09d}.algd").touch()
     cost = {"mean": cost_of(job), "standard_error": 0.5, "budget": 20.0, "violation_rate": 0.1}
+    cost["cvar_0.9"] = 30.0
     judged = {"step": job.settings.steps, "episodes": job.episodes, "cost": cost}
     judged["return"] = {"mean": 12.0, "standard_error": 0.2}
     run.write_note(run.evaluation_path, judged)
@@ -65,7 +74,7 @@ def reproduced(tmp_path_factory):
     mc = ablations.runs(*ablations.MONTE_CARLO, (), "smoke", out)
     # The comparison of all algorithms uses the runs of that of two.
     trials = {t.job.name: t for t in (*stability.runs("smoke", out), *benchmark.runs("smoke", out))}
-    assert len(trials) == 8
+    assert len(trials) == 10
     for trial in (*trials.values(), *mc):
         make_up(trial.job)
     # Speeds that are known are not measured again.
@@ -104,7 +113,7 @@ def test_stability_counts_the_swings_of_the_multiplier(reproduced):
 
 def test_the_benchmark_averages_the_judged_policies(reproduced):
     lines = {line["algorithm"]: line for line in read(reproduced / "benchmark.csv")}
-    assert set(lines) == {"ALGD", "LGD", "SAC+Lag", "PPO+Lag"}
+    assert set(lines) == {"ALGD", "LGD", "SAC+Lag", "PPO+Lag", "ALGD, no constraint"}
     sac = lines["SAC+Lag"]
     # 10 and 14: draws of two runs have their mean at 10, 12 or 14.
     assert [float(sac[k]) for k in ("cost", "cost_low", "cost_high")] == [12.0, 10.0, 14.0]
@@ -114,8 +123,66 @@ def test_the_benchmark_averages_the_judged_policies(reproduced):
     assert {r["seed"] for r in sac_rows} == {"0", "1"}
     assert all(float(r["cost"]) >= 0.0 for r in read(reproduced / "training.csv"))
     results = read(reproduced / "runs" / "results.csv")
-    assert len(results) == 12
+    assert len(results) == 14
     assert {float(r["last5_return"]) for r in results} == {(0 + 2 + 4 + 6 + 8) / 5}
+
+
+def test_the_aggregates_are_those_of_the_runs(reproduced):
+    lines = {line["algorithm"]: line for line in read(reproduced / "aggregates.csv")}
+    lag = {name: float(x) for name, x in lines["SAC+Lag"].items() if name != "algorithm"}
+    # All runs earn what the reference does. The first of five evaluations costs 30 of 20, the
+    # others 10, or 14 with the second seed.
+    assert (lag["tasks"], lag["seeds"]) == (1, 2)
+    assert lag["return_iqm"] == lag["safe_return_iqm"] == pytest.approx(1.0)
+    assert lag["cost_iqm"] == pytest.approx(0.78)
+    assert (lag["cost_iqm_low"], lag["cost_iqm_high"]) == pytest.approx((0.7, 0.86))
+    assert lag["runs_over_budget"] == 0.0
+    assert lag["episodes_over_budget"] == pytest.approx(0.1)
+    assert lag["excess"] == pytest.approx(-0.22)
+    assert lag["cost_cvar"] == pytest.approx(1.5)
+    assert lag["training_cost"] == pytest.approx(320.0 / 20.0)
+    assert lag["improvement"] == 0.5
+    assert "improvement" not in lines["ALGD"] or not lines["ALGD"]["improvement"]
+
+
+def test_methods_are_scored_between_a_random_policy_and_the_reference():
+    """A budget that is broken earns nothing; tables of two seeds by hand."""
+    returns, costs = np.array([[0.5, 0.8], [-0.1, 1.0]]), np.array([[0.9, 1.1], [0.2, 2.0]])
+    others = [np.zeros((2, 2))] * 4
+    own = MethodScores(("a", "b"), returns, costs, *others)
+    np.testing.assert_allclose(safe_returns(own), [[0.5, 0.0], [-0.1, 0.0]])
+    better = own._replace(returns=returns + 1.0, costs=costs - 1.0)
+    table = {line["algorithm"]: line for line in aggregate_table({"ALGD": better, "LGD": own})}
+    assert table["LGD"]["improvement"] == 1.0
+    assert table["LGD"]["runs_over_budget"] == 0.5
+    assert table["LGD"]["excess_where_over"] == pytest.approx(0.55)
+    assert table["LGD"]["return_iqm"] == pytest.approx((0.5 + 0.8) / 2)
+
+
+def test_random_actions_earn_what_a_loop_over_gymnasium_says():
+    settings = Settings(env="DiffDrive", env_options=("horizon=30",))
+    found = random_return(settings)
+    env = gymnasium.make("algd/DiffDrive-v0", horizon=30)
+    env.action_space.seed(0)
+    returns = []
+    for seed in range(60):
+        env.reset(seed=seed)
+        returns.append(sum(env.step(env.action_space.sample())[1] for _ in range(30)))
+    spread = np.std(returns) * (1 / 20 + 1 / 60) ** 0.5
+    assert abs(found - np.mean(returns)) < 5 * spread
+
+
+def test_what_is_there_is_drawn_and_what_is_missing_is_named(reproduced, tmp_path, capsys):
+    (tmp_path / "runs").mkdir()
+    with pytest.raises(SystemExit):
+        main(["reproduce", "benchmark", "--scale", "smoke", "--out", str(tmp_path), "--present"])
+    assert "None of the 10 runs is there" in capsys.readouterr().err
+    for run in (reproduced / "runs").glob("DiffDrive-algd-seed*"):
+        shutil.copytree(run, tmp_path / "runs" / run.name)
+    main(["reproduce", "benchmark", "--scale", "smoke", "--out", str(tmp_path), "--present"])
+    said = capsys.readouterr().out
+    assert "Missing, 8 of 10: DiffDrive-algd-unconstrained-seed0" in said
+    assert [line["algorithm"] for line in read(tmp_path / "benchmark.csv")] == ["ALGD"]
 
 
 def test_the_time_table_of_an_ablation(reproduced):
@@ -128,10 +195,15 @@ def test_the_time_table_of_an_ablation(reproduced):
 
 def test_the_scales_are_what_they_say(tmp_path):
     cpu = benchmark.runs("cpu", tmp_path)
-    assert len(cpu) == 9 * 5 + 4 * 3
+    assert len(cpu) == 9 * (9 * 3 + 5) + 9 * 3
+    # Columns first, then the seeds.
+    assert [t.label for t in cpu[:4]] == ["ALGD", "LGD", "CAL", "SAC+Lag"]
+    assert {t.job.settings.seed for t in cpu[:90]} == {0}
     assert {t.job.name for t in stability.runs("cpu", tmp_path)} <= {t.job.name for t in cpu}
     button = [t.job for t in cpu if t.job.settings.env == "PointButton1"]
-    assert {(j.settings.steps, j.settings.envs) for j in button} == {(30_000, 1)}
+    assert {(j.settings.steps, j.settings.envs) for j in button} == {(60_000, 4), (500_000, 4)}
+    several = ablations.runs(*ablations.MONTE_CARLO, ("PointPush1",), "cpu", tmp_path)
+    assert {t.job.algorithm.score_weight > 0.0 for t in several} == {True}
     paper = benchmark.runs("paper", tmp_path)
     assert len(paper) == 9 * 7 * 10
     assert {t.job.algorithm.updates_per_step for t in paper if t.label == "ALGD"} == {10.0}

@@ -258,6 +258,8 @@ PRESETS = {
         energy="augmented", hinge="batch", rho=10.0, cost_spread=0.5, cost_ensemble=4
     ),
     "sac-lag-scaled": SCALED,
+    "sac-auglag-scaled": replace(SCALED, energy="augmented"),
+    "sac-scaled": replace(SCALED, energy="reward"),
     "cal-scaled": replace(
         SCALED, energy="augmented", hinge="batch", rho=10.0, cost_spread=0.5, cost_ensemble=4
     ),
@@ -277,6 +279,8 @@ SUMMARIES = {
     "cal": "CAL as its authors' program has it on Safety-Gym tasks",
     "cal-quick": "CAL on the schedule of algd, for short runs",
     "sac-lag-scaled": "sac-lag with the units, critics and multiplier of algd",
+    "sac-auglag-scaled": "sac-auglag with the units, critics and multiplier of algd",
+    "sac-scaled": "sac with the units and critics of algd",
     "cal-scaled": "cal-quick with the units, critics and multiplier of algd",
     "cal-ant": "CAL as its authors' program has it on Ant",
     "cal-halfcheetah": "CAL as its authors' program has it on HalfCheetah",

@@ -42,6 +42,8 @@ class Reproduce:
     records: Path | None = None
     """Where the record of each finished run goes; what has one is not computed again. By default
     records in the directory of --out."""
+    present: bool = False
+    """Draw from the runs and records that are there, name what is missing, and train nothing."""
     yes: bool = False
     """Start the scale of the paper without being asked."""
     workers: Workers = field(default_factory=Workers)
@@ -55,7 +57,8 @@ def run(arguments: list[str]) -> None:
     if chosen.name in WITHOUT_RUNS:
         fields = [field.name for field in dataclasses.fields(Workers)]
         refuse_idle(chosen.workers, fields, f"on {chosen.name}, which trains nothing")
-        refuse_idle(chosen, ["records"], f"on {chosen.name}, which reads no records")
+        idle = ["records", "present"]
+        refuse_idle(chosen, idle, f"on {chosen.name}, which reads no records")
     known = [*OF_RUNS, *WITHOUT_RUNS]
     if chosen.name not in known:
         raise UserError(
@@ -69,7 +72,7 @@ def run(arguments: list[str]) -> None:
         return
     from algd.experiments.trials import Resources
 
-    means = Resources(chosen.workers, chosen.yes, chosen.records)
+    means = Resources(chosen.workers, chosen.yes, chosen.present, chosen.records)
     experiment(OF_RUNS[chosen.name])(chosen.scale, out, means)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from algd.experiments.scale import Scale
 from algd.experiments.trials import (
+    CPU_SEEDS,
     PAPER_SEEDS,
     SMOKE_TASK,
     Method,
@@ -34,15 +35,20 @@ CONVEXITY = ("rho", "ρ", (0.1, 0.5, 1.0, 2.0, 10.0))
 def runs(
     setting: str, symbol: str, values: Sequence[Any], envs: Sequence[str], scale: Scale, out: Path
 ) -> list[Trial]:
-    """The runs with each value; the smallest and the largest are enough to see that it works."""
-    preset = "algd-code" if scale == "paper" else "algd"
+    """The runs with each value; the two smallest are enough to see that it works.
+
+    Only where the score is fitted are there Monte Carlo actions: the default does not fit it.
+    """
+    ours = "algd-plain" if setting == "mc_samples" else "algd"
+    preset = "algd-code" if scale == "paper" else ours
     values = values[:2] if scale == "smoke" else values
     methods = [Method(f"{symbol} = {value:g}", preset, ((setting, value),)) for value in values]
     if scale == "paper":
         return trials([Task(env, 100_000) for env in envs], methods, PAPER_SEEDS, scale, out)
     if scale == "cpu":
-        return trials((Task("DiffDrive", 10_000, envs=4),), methods, 3, scale, out)
-    return trials((SMOKE_TASK,), methods, 2, scale, out)
+        short = [Task(env, 30_000, 4, 5_000, 5, 20) for env in envs]
+        return trials(short, methods, CPU_SEEDS, scale, out)
+    return trials((SMOKE_TASK,), methods, range(2), scale, out)
 
 
 def reproduce_mc(scale: Scale, out: Path, means: Resources = Resources()) -> None:  # noqa: B008

@@ -6,12 +6,14 @@ from pathlib import Path
 from algd.evaluation.stats import column, lambda_oscillation
 from algd.experiments.scale import Scale
 from algd.experiments.trials import (
+    CPU_SEEDS,
+    CPU_TASKS,
+    DIFF_DRIVE,
     PAPER_SEEDS,
     PAPER_TASKS,
     SMOKE_TASK,
     Method,
     Resources,
-    Task,
     Trial,
     by_task,
     compute,
@@ -33,8 +35,10 @@ def runs(scale: Scale, out: Path) -> list[Trial]:
     if scale == "paper":
         return trials(PAPER_TASKS, AUTHORS, PAPER_SEEDS, scale, out)
     if scale == "cpu":
-        return trials((Task("DiffDrive", 20_000, envs=4),), OURS, 5, scale, out)
-    return trials((SMOKE_TASK,), OURS, 2, scale, out)
+        shown = [task for task in CPU_TASKS if task.env in ("PointButton1", "HalfCheetahVelocity")]
+        drive = trials((DIFF_DRIVE,), OURS, range(5), scale, out)
+        return drive + trials(shown, OURS, CPU_SEEDS, scale, out)
+    return trials((SMOKE_TASK,), OURS, range(2), scale, out)
 
 
 def reproduce(scale: Scale, out: Path, means: Resources = Resources()) -> None:  # noqa: B008

@@ -11,10 +11,12 @@ from rich.console import Console
 from algd.algorithms import preset
 from algd.evaluation.stats import bootstrap_interval
 from algd.experiments.scale import Scale
+from algd.runs.config import Settings
 from algd.runs.grouping import Groups
 from algd.sweeps.estimate import Speed, label, speeds
 from algd.sweeps.execution import cache, confirm, execute, plan, print_plan
 from algd.sweeps.executors import Workers
+from algd.sweeps.job import is_complete
 from algd.sweeps.plan import Job, check_environments, job, without_duplicates
 from algd.sweeps.results import Row, row, write_csv
 from algd.types import Algorithm, UserError
@@ -47,16 +49,22 @@ class Resources(NamedTuple):
     workers: Workers = Workers()
     yes: bool = False
     """Start without asking."""
+    present: bool = False
+    """Draw what is there, and compute nothing."""
     records: Path | None = None
     """Where records are, and go; by default beside the runs."""
 
 
 class Task(NamedTuple):
-    """An environment and how long it is trained on."""
+    """An environment, how long it is trained on, and by what a run is judged: evaluations on the
+    way, and fresh episodes of the final policy."""
 
     env: str
     steps: int
     envs: int = 1
+    eval_every: int = Settings.eval_every
+    eval_episodes: int = Settings.eval_episodes
+    judged: int = 100
 
     @property
     def is_velocity(self) -> bool:
@@ -85,7 +93,14 @@ PAPER_TASKS = (
     *(Task(env, 100_000) for env in SAFETY_GYM),
     *(Task(env, 200_000) for env in VELOCITY),
 )
-PAPER_SEEDS = 10
+PAPER_SEEDS = range(10)
+DIFF_DRIVE = Task("DiffDrive", 20_000, envs=4)
+# As the table of the default has them, so that its runs are the same.
+CPU_TASKS = tuple(
+    Task(env, 60_000 if env.startswith("PointButton") else 100_000, 4, 10_000, 5, 20)
+    for env in (*SAFETY_GYM, *VELOCITY)
+)
+CPU_SEEDS = range(3)
 SMOKE_TASK = Task("DiffDrive", 320, 2)
 SHORT = {
     "env_options": ("horizon=40",),
@@ -98,20 +113,21 @@ SHORT = {
 
 
 def trials(
-    tasks: Sequence[Task], methods: Sequence[Method], seeds: int, scale: Scale, out: Path
+    tasks: Sequence[Task], methods: Sequence[Method], seeds: Sequence[int], scale: Scale, out: Path
 ) -> list[Trial]:
     """Every run of an experiment, under `out/runs`."""
     found = []
-    for seed in range(seeds):
+    for seed in seeds:
         for task in tasks:
             for method in methods:
                 name = method.velocity_preset if task.is_velocity else None
                 name = name or method.preset
                 changes = dict(method.changes)
-                chosen = {"steps": task.steps, "envs": task.envs, **changes}
+                judging = {"eval_every": task.eval_every, "eval_episodes": task.eval_episodes}
+                chosen = {"steps": task.steps, "envs": task.envs, **judging, **changes}
                 if scale == "smoke":
                     chosen = {**tiny(name), **SHORT, **changes}
-                episodes = 4 if scale == "smoke" else 100
+                episodes = 4 if scale == "smoke" else task.judged
                 one = job(out / "runs", task.env, name, seed, chosen, tuple(changes), episodes)
                 found.append(Trial(method.label, one))
     return found
@@ -126,9 +142,11 @@ def tiny(preset_name: str) -> dict[str, Any]:
 
 def compute(found: Sequence[Trial], scale: Scale, out: Path, means: Resources) -> list[Trial]:
     """Train what is missing; at the scale of the paper only after a question. The same trials,
-    which know their records."""
+    which know their records; those that are there alone, if no others are wanted."""
     records = means.records or out / "records"
     found = [trial._replace(job=dataclasses.replace(trial.job, records=records)) for trial in found]
+    if means.present:
+        return those_there(found)
     jobs = without_duplicates([trial.job for trial in found])
     check_environments(jobs)
     console, runs = Console(stderr=True), out / "runs"
@@ -143,6 +161,17 @@ def compute(found: Sequence[Trial], scale: Scale, out: Path, means: Resources) -
             f"{runs / 'logs'}. The same command tries these again."
         )
     return found
+
+
+def those_there(found: Sequence[Trial]) -> list[Trial]:
+    """The trials that are complete; what is missing is named."""
+    complete = {trial.job.name for trial in found if is_complete(trial.job)}
+    missing = sorted({trial.job.name for trial in found} - complete)
+    if not complete:
+        raise UserError(f"None of the {len(missing)} runs is there, so there is nothing to draw.")
+    if missing:
+        print(f"Missing, {len(missing)} of {len(missing) + len(complete)}: {', '.join(missing)}")
+    return [trial for trial in found if trial.job.name in complete]
 
 
 def family(one: Job) -> str:

@@ -4,11 +4,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import matplotlib.pyplot as plt
+import numpy as np
 from matplotlib.axes import Axes
 
+from algd.evaluation.stats import Scores, performance_profile, performance_profile_band
 from algd.runs.grouping import Groups
 from algd.types import metric_suffixes
 from algd.visualization.curves import (
+    INK,
     Styles,
     add_legend,
     budgets_of,
@@ -42,6 +45,31 @@ def plot_grid(
             draw(axes, groups, styles)
         panels[0].set_title(f"{task}, {seeds_text(groups)}", fontsize=10)
     one_range(figure, tasks.values())
+    add_legend(figure, styles)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+    print(f"Wrote {path}")
+
+
+def plot_profiles(returns: Mapping[str, Scores], costs: Mapping[str, Scores], path: Path) -> None:
+    """For each method the share of runs that earn more than x of the reference's return, and that
+    cost more than x budgets, with the interval over runs."""
+    styles = styles_of({"all": {label: [] for label in returns}})
+    figure, panels = plt.subplots(1, 2, figsize=(10.5, 3.6), layout="constrained")
+    parts = ((returns, 1.3, "normalised return"), (costs, 3.0, "cost / budget"))
+    for axes, (scores, most, quantity) in zip(panels, parts, strict=True):
+        x = np.linspace(0.0, most, 131)
+        for label, values in scores.items():
+            style = styles[label]
+            low, high = performance_profile_band(values, x)
+            if np.isfinite(low).all():
+                axes.fill_between(x, low, high, color=style.color, alpha=0.15, linewidth=0)
+            share = performance_profile(values, x)
+            axes.plot(x, share, color=style.color, linestyle=style.dash, label=label)
+        axes.set(xlim=(0.0, most), ylim=(-0.02, 1.02), xlabel=f"{quantity}, x")
+        axes.set_ylabel(f"share of runs with {quantity} > x")
+    panels[1].axvline(1.0, color=INK, linewidth=0.8, linestyle=":")
     add_legend(figure, styles)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=130)
