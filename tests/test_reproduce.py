@@ -181,7 +181,8 @@ def test_what_is_there_is_drawn_and_what_is_missing_is_named(reproduced, tmp_pat
         shutil.copytree(run, tmp_path / "runs" / run.name)
     main(["reproduce", "benchmark", "--scale", "smoke", "--out", str(tmp_path), "--present"])
     said = capsys.readouterr().out
-    assert "Missing, 8 of 10: DiffDrive-algd-unconstrained-seed0" in said
+    assert "Missing, 8 of 10 runs" in said
+    assert "  ALGD, no constraint: DiffDrive 0 1\n" in said
     assert [line["algorithm"] for line in read(tmp_path / "benchmark.csv")] == ["ALGD"]
 
 

@@ -164,14 +164,20 @@ def compute(found: Sequence[Trial], scale: Scale, out: Path, means: Resources) -
 
 
 def those_there(found: Sequence[Trial]) -> list[Trial]:
-    """The trials that are complete; what is missing is named."""
-    complete = {trial.job.name for trial in found if is_complete(trial.job)}
-    missing = sorted({trial.job.name for trial in found} - complete)
+    """The trials that are complete; what is missing is named, a line for each method."""
+    complete = [trial for trial in found if is_complete(trial.job)]
     if not complete:
-        raise UserError(f"None of the {len(missing)} runs is there, so there is nothing to draw.")
+        raise UserError(f"None of the {len(found)} runs is there, so there is nothing to draw.")
+    there = {trial.job.name for trial in complete}
+    missing = [trial for trial in found if trial.job.name not in there]
     if missing:
-        print(f"Missing, {len(missing)} of {len(missing) + len(complete)}: {', '.join(missing)}")
-    return [trial for trial in found if trial.job.name in complete]
+        print(f"Missing, {len(missing)} of {len(found)} runs, with their seeds:")
+    for line in dict.fromkeys(trial.label for trial in missing):
+        seeds: dict[str, str] = {}
+        for settings in (trial.job.settings for trial in missing if trial.label == line):
+            seeds[settings.env] = f"{seeds.get(settings.env, settings.env)} {settings.seed}"
+        print(f"  {line}: {'; '.join(seeds.values())}")
+    return complete
 
 
 def family(one: Job) -> str:
