@@ -63,7 +63,7 @@ def main(data: Path, images: Path) -> None:
     }
     plot_grid(off_policy, COMPARISON, images / "benchmark.png")
     pairs = {
-        env: {label: groups[label] for label in ON_POLICY}
+        env: {label: groups[label] for label in ON_POLICY if label in groups}
         for env, groups in tasks.items()
         if "PPO+Lag" in groups
     }
