@@ -80,6 +80,19 @@ def test_the_multiplier_follows_quiet_copies_and_as_fast_as_if_all_were():
     np.testing.assert_array_equal(after.excess, state.excess)
 
 
+@pytest.mark.parametrize("learnt", [1, 2, 3])
+def test_beside_learnt_copies_only_those_with_noise_are_not_heard(learnt):
+    """Also where no copy is left that explores quietly: nobody's excess is then that of nobody."""
+    algorithm, state = begun(exploration_noise=0.3, learnt_copies=learnt)
+    state = replace(state, dual=replace(state.dual, lam=jnp.array([0.5])))
+    loud = np.arange(4) >= max(learnt, 2)
+    ended = jnp.full(4, 100)
+    after = algorithm.feedback(state, jnp.where(loud, 500.0, 0.0)[:, None], ended)
+    assert after.dual.lam[0] < 0.5
+    after = algorithm.feedback(state, jnp.where(loud, 0.0, 500.0)[:, None], ended)
+    assert after.dual.lam[0] > 0.5
+
+
 def test_a_single_copy_is_heard():
     algorithm, state = begun(exploration_noise=0.3)
     after = algorithm.feedback(state, jnp.array([[500.0]]), jnp.array([100]))

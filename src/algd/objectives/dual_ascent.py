@@ -134,21 +134,22 @@ def feedback(
     if options.energy == "reward" or options.dual_signal == "critics":
         return state
     copies = ended.shape[0]
-    quiet = np.ones(copies) if not options.exploration_noise else loudness(copies) == 0.0
-    each_stands_for = copies / np.sum(quiet)
-    ended = jnp.where(quiet, ended, 0)
+    learnt = np.arange(copies) < learnt_among(copies, options.learnt_copies)
+    loud = ~learnt & (options.exploration_noise * loudness(copies) > 0.0)
+    groups = (~loud & ~learnt, learnt)
+    each_stands_for = copies / np.sum(~loud)
+    ended = jnp.where(loud, 0, ended)
     due = (state.rounds > 0) & jnp.any(ended > 0)
     over = cost * state.episode_scale - options.budget_share * state.limit
     own = over / budget_unit(options, state)
-    learnt = jnp.arange(copies) < learnt_among(copies, options.learnt_copies)
-    groups = (jnp.where(learnt, 0, ended), jnp.where(learnt, ended, 0))
+    memory = options.dual_memory / each_stands_for
     excess = jnp.stack(
         [
-            recent_excess(old, own, group, options.dual_memory / each_stands_for)
+            recent_excess(old, own, jnp.where(group, ended, 0), memory)
             for old, group in zip(state.excess, groups, strict=True)
         ]
     )
-    worse = jnp.where(jnp.any(learnt), jnp.max(excess, axis=0), excess[0])
+    worse = jnp.max(excess[np.array([group.any() for group in groups])], axis=0)
     steps = each_stands_for * jnp.sum(ended).astype(excess.dtype)
     violation = steps * jnp.clip(worse, -LARGEST_EXCESS, LARGEST_EXCESS)
     moved = dual.step(state.dual, violation)  # pyright: ignore[reportArgumentType]
