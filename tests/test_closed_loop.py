@@ -11,7 +11,8 @@ from algd.algorithms import presets
 from algd.evaluation.acting import act, explore
 from algd.evaluation.episodes import gone_on
 from algd.networks.numpy_policy import NumpyPolicy
-from algd.objectives.dual_ascent import recent_excess
+from algd.objectives.critic_learning import dimensionless
+from algd.objectives.dual_ascent import LARGEST_EXCESS, dual_step, recent_excess
 from algd.objectives.lagrangians import augmented_lagrangian
 from algd.objectives.multipliers import ProjectedState
 from algd.objectives.td_targets import cost_targets
@@ -32,7 +33,9 @@ def begun(budgets, **options):
         cost = jnp.asarray(costs, jnp.float32)
         return feedback(state, cost, jnp.full(len(cost), length))
 
-    return algorithm, replace(state, rounds=jnp.asarray(1)), told
+    # Critics that expect so much leave the floor where the option has it.
+    reach = None if state.reach is None else 9.0 + state.reach
+    return algorithm, replace(state, rounds=jnp.asarray(1), reach=reach), told
 
 
 @pytest.mark.parametrize("discounted", [False, True])
@@ -74,6 +77,34 @@ def test_an_unused_budget_lowers_the_multiplier_to_its_floor_and_no_further():
     for _ in range(20):
         plain = told(plain, [[0.0]])
     np.testing.assert_array_equal(plain.dual.lam, [0.0])
+
+
+@pytest.mark.parametrize("start", [-1.0, 0.2])
+@pytest.mark.parametrize("reach", [-0.5, 0.3, 5.0])
+def test_the_limit_is_relaxed_as_far_as_the_critics_expect_more_and_no_further(start, reach):
+    """From either side, and no faster than the budget is answered."""
+    algorithm, state, told = begun([Budget(10.0)], dual_rate=1e-4)
+    state = replace(state, dual=ProjectedState(jnp.array([start])), reach=jnp.array([reach]))
+    floor = max(-algorithm.rho * max(reach, 0.0), algorithm.lam_floor)
+    once = float(told(state, [[0.0]]).dual.lam[0])
+    assert abs(once - start) <= 1e-4 * 100 * LARGEST_EXCESS + 1e-6
+    for _ in range(500):
+        state = told(state, [[0.0]])
+    np.testing.assert_allclose(state.dual.lam, [floor], atol=1e-5)
+    # Who costs too much is answered as ever.
+    state = replace(state, excess=jnp.zeros_like(state.excess))
+    assert told(state, [[40.0]]).dual.lam[0] > state.dual.lam[0]
+
+
+def test_reach_is_the_upper_twentieth_of_what_the_critics_expect():
+    """Against NumPy, averaged over many steps of one and the same minibatch."""
+    algorithm, state, _ = begun([Budget(10.0, "a"), Budget(5.0, "b")])
+    qc = np.random.default_rng(0).gamma(2.0, size=(200, 2)).astype(np.float32)
+    limit = dimensionless(algorithm, state)[2]
+    step = jax.jit(lambda state: dual_step(algorithm, algorithm._dual, state, jnp.asarray(qc))[0])
+    for _ in range(1_500):
+        state = step(state)
+    np.testing.assert_allclose(state.reach, np.quantile(qc, 0.95, axis=0) - limit, rtol=1e-3)
 
 
 def test_before_the_first_round_nothing_moves():

@@ -44,6 +44,7 @@ from algd.objectives.dual_ascent import (
     PrimalDualOptions,
     dual_step,
     feedback,
+    init_dual,
     multiplier,
     portable,
     rule,
@@ -178,8 +179,8 @@ class ALGD(PrimalDualOptions):
             score=score,
             score_moments=init_moments(score),
             average=jax.tree.map(jnp.copy, score) if self.averaging else None,
-            dual=self._dual.init(jnp.full(len(spec.budgets), self.initial_lam, jnp.float32)),
             temperature=Temperature.create(self.beta) if self.temperature == "learnt" else None,
+            **init_dual(self, self._dual, spec),
             **init_critics(self, spec, q_key, qc_key),
         )
 
@@ -263,7 +264,7 @@ class ALGD(PrimalDualOptions):
             return {name: getattr(after, name) for name in own}, of_score | of_dual
 
         # Only what the step changes: the compiler copies the rest in the rounds without one.
-        learnt = ("score", "score_moments", "average", "temperature", "dual")
+        learnt = ("score", "score_moments", "average", "temperature", "dual", "reach")
         own = {name: getattr(state, name) for name in learnt}
         if self.policy_every == 1:
             own, metrics = step(own)
@@ -555,6 +556,7 @@ SCALED = ALGD(
     dual_signal="episodes",
     dual_rate=4e-4,
     lam_floor=-1.0,
+    floor_follows=True,
     initial_lam=-1.0,
     deterministic="best",
     exploration_noise=0.4,

@@ -33,6 +33,7 @@ from algd.objectives.dual_ascent import (
     PrimalDualOptions,
     dual_step,
     feedback,
+    init_dual,
     multiplier,
     portable,
     rule,
@@ -96,7 +97,7 @@ class SACLag(PrimalDualOptions, SoftActorOptions):
             actor=actor,
             actor_moments=init_moments(actor),
             temperature=Temperature.create(self.initial_alpha),
-            dual=self._dual.init(jnp.full(len(spec.budgets), self.initial_lam, jnp.float32)),
+            **init_dual(self, self._dual, spec),
             **init_critics(self, spec, q_key, qc_key),
         )
 
@@ -241,6 +242,7 @@ SCALED = SACLag(
     dual="projected",
     dual_signal="episodes",
     dual_rate=4e-4,
+    floor_follows=True,
     initial_lam=0.0,
     exploration_noise=0.4,
 )

@@ -138,6 +138,8 @@ class PrimalDualState(eqx.Module):
     """Which costs go on for ever at what the terminal step cost."""
     excess: Float[Array, "2 constraints"]
     """What recent training episodes cost above the budget's share, in budgets."""
+    reach: Float[Array, " constraints"] | None
+    """How far above the limit the highest of the critics' expectations are; None if nobody asks."""
 
 
 S = TypeVar("S", bound=PrimalDualState)

@@ -2,7 +2,7 @@
 what episodes really cost."""
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -21,10 +21,11 @@ from algd.objectives.critic_learning import (
 )
 from algd.objectives.exploration import loudness
 from algd.objectives.lagrangians import Energy, energy_of
-from algd.objectives.multipliers import Dual, DualName, dual_rule
+from algd.objectives.multipliers import Dual, DualName, ProjectedAscent, dual_rule
 from algd.objectives.td_targets import clipped_value, pessimistic_cost
 from algd.types import (
     Count,
+    EnvSpec,
     Fraction,
     Gains,
     Metrics,
@@ -38,6 +39,10 @@ LARGEST_EXCESS = 0.25
 """In budgets: beyond it the multiplier moves no faster, so that policy and critics can follow."""
 WORST_EPISODE = 10.0
 """In budgets: one disaster does not drown a hundred good episodes."""
+HIGHEST_COSTS = 0.95
+"""The quantile of expected costs down to which a limit may be relaxed."""
+REACH_MEMORY = 100.0
+"""Steps of the policy over which that quantile is averaged."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +77,10 @@ class PrimalDualOptions(CriticOptions):
     lam_floor: Annotated[float, When("dual_signal", ("episodes",))] = -0.5
     """How far below zero, in units of rho, the multiplier of an augmented energy may go under
     `projected` and `episodes`: a limit above the budget, for critics that expect too much."""
+    floor_follows: Annotated[bool, When("dual_signal", ("episodes",))] = False
+    """Whether it goes below zero only as far as the critics expect more than the limit of one
+    replayed action in twenty: a limit that nobody exceeds has nothing to relax, and the way back
+    from there would be lost when the policy comes to the budget."""
     pid: Annotated[Gains, When("dual", ("pid",))] = (0.05, 0.0005, 0.1)
     """Gains of the PID rule: proportional, integral, derivative."""
     initial_lam: float = 0.6931
@@ -85,6 +94,16 @@ def rule(options: PrimalDualOptions, hinge: float) -> Dual:
     """The rule; `hinge` is rho where every action's violation is hinged by itself, else zero."""
     floor = options.lam_floor * hinge if options.dual_signal == "episodes" else 0.0
     return dual_rule(options.dual, options.dual_rate, options.pid, floor)
+
+
+def init_dual(options: PrimalDualOptions, dual: Dual, spec: EnvSpec) -> dict[str, Any]:
+    """The state's fields for the multiplier; nobody expects any cost yet."""
+    constraints = len(spec.budgets)
+    relaxes = isinstance(dual, ProjectedAscent) and dual.floor < 0.0
+    return {
+        "dual": dual.init(jnp.full(constraints, options.initial_lam, jnp.float32)),
+        "reach": jnp.zeros(constraints) if relaxes and options.floor_follows else None,
+    }
 
 
 def recent_excess(
@@ -114,6 +133,9 @@ def dual_step(
     if options.energy != "reward" and options.dual_signal == "critics":
         moved = dual.step(state.dual, jnp.mean(qc, axis=0) - limit)  # pyright: ignore[reportArgumentType]
         state = replace(state, dual=moved)
+    if state.reach is not None:
+        reach = jnp.quantile(qc - limit, HIGHEST_COSTS, axis=0)
+        state = replace(state, reach=state.reach + (reach - state.reach) / REACH_MEMORY)
     violation = jnp.mean(jnp.maximum(qc - limit, 0.0), axis=0)
     return state, {"qc_mean": jnp.mean(qc, axis=0), "violation": violation}
 
@@ -152,6 +174,11 @@ def feedback(
     worse = jnp.max(excess[np.array([group.any() for group in groups])], axis=0)
     steps = each_stands_for * jnp.sum(ended).astype(excess.dtype)
     violation = steps * jnp.clip(worse, -LARGEST_EXCESS, LARGEST_EXCESS)
+    if state.reach is not None:
+        # Down to the floor and no further; up to a floor that has risen, no faster than ever.
+        floor = -options.rho * jnp.maximum(state.reach, 0.0)
+        to_floor = (floor - state.dual.lam) / options.dual_rate
+        violation = jnp.maximum(violation, jnp.minimum(to_floor, steps * LARGEST_EXCESS))
     moved = dual.step(state.dual, violation)  # pyright: ignore[reportArgumentType]
     old = (state.dual, state.excess)
     kept = jax.tree.map(lambda new, old: jnp.where(due, new, old), (moved, excess), old)
