@@ -156,6 +156,7 @@ def test_start_from_another():
         (lambda: algd.Agent("DiffDrive"), r"DiffDrive is an environment: Agent\('algd', 'DiffD"),
         (lambda: algd.Agent("DiffDrive", "algd"), "DiffDrive is an environment"),
         (lambda: algd.Agent("sac-leg", "DiffDrive"), "no preset 'sac-leg'"),
+        (lambda: algd.Agent("algd", "DifDrive"), r"no environment 'DifDrive'. Did you mean Diff"),
         (lambda: algd.Agent("algd", "DiffDrive", rhoo=2), r"no setting 'rhoo'.*rho"),
         (lambda: algd.Agent("algd", Meter).learn(4), "has no budget of its own"),
         (lambda: algd.Agent().learn(total_timesteps=9), r"no total_timesteps\. .* called steps"),
@@ -199,6 +200,8 @@ def test_a_run_is_a_path_wherever_one_goes():
     listed = subprocess.run([sys.executable, "-c", code, run], capture_output=True)
     assert b"config.json" in listed.stdout
     assert f"{run}" == "agent"
+    assert algd.Run("agent") == run == algd.Run(run)
+    assert algd.Run("agent").checkpoints() == run.checkpoints()
     assert gymnasium.make("algd/DiffDrive-v0").action_space.contains(algd.load(run).predict(OBS))
 
 

@@ -17,6 +17,7 @@ import algd
 from algd import api, envs
 from algd.cli import main
 from algd.envs.adapters import layout_of
+from algd.envs.requirements import settled_budgets
 from algd.evaluation.episodes import evaluate as roll_out
 from algd.evaluation.observations import flattened
 from algd.evaluation.policy import load
@@ -288,7 +289,7 @@ def test_several_budgets():
     assert budgets_of(two) == two
     assert budgets_of({"a": 1, "b": Budget(2.0, discounted=True)}) == two
     assert budgets_of(np.array([1, 2])) == (Budget(1.0), Budget(2.0))
-    for wrong in ("much", [None], {"a": "b"}):
+    for wrong in ("much", [None], {"a": "b"}, True):
         with pytest.raises(UserError, match="A budget is a number"):
             budgets_of(wrong)
 
@@ -306,6 +307,20 @@ def test_budgets_by_name_find_their_costs_and_are_the_same_when_it_goes_on(tmp_p
     assert [each["discounted"] for each in again.config()["budgets"]] == [True, False]
     told = algd.evaluate(again, 2)["cost"]
     assert [told[name]["unit"] for name in "ab"] == ["discounted sum", "sum per episode"]
+
+
+@pytest.mark.parametrize(
+    "budget", [{"plac": 2, "speed": 1}, {"Place": 2, "Speed": 1}, [Budget(1.0, "place"), 2.0]]
+)
+def test_misspelt_costs_do_not_go_by_position(budget):
+    """Of an environment that names its costs, and of one that has budgets for them."""
+
+    two, names = (Budget(9.0, "speed"), Budget(9.0, "place")), ("speed", "place")
+    for own, known in ((None, names), (two, None)):
+        with pytest.raises(UserError, match="speed, place"):
+            settled_budgets("Meter", own, budgets_of(budget), known)
+        found = settled_budgets("Meter", own, budgets_of({"place": 2, "speed": 1}), known)
+        assert found == (Budget(1.0, "speed"), Budget(2.0, "place"))
 
 
 @pytest.mark.parametrize("own", [4, [4.0], Budget(4.0), {"cost": 4}])

@@ -259,6 +259,16 @@ def test_the_readme_states_the_interface(tmp_path):
     assert "| lowest action | [-1.0, -2.0] |" in text
     assert "| highest action | [1.0, 3.0] |" in text
     assert re.search(r"latency \| \d+ µs median", text)
+    assert "holds" not in text
+
+
+def test_the_readme_says_where_the_parts_of_an_observation_are(tmp_path):
+    layout = (("z", (1,)), ("a", ((2, 1), (("deep", (2,)),))))
+    spec = replace(SPECS["crooked"], obs_layout=layout, action_shape=(2, 1))
+    scattered("algd", spec).export(tmp_path / "out", "numpy")
+    text = (tmp_path / "out" / "README.md").read_text()
+    assert "in this order, each row by row: `z` [1], `a[0]` [2, 1], `a[1].deep` [2] |" in text
+    assert "| `action` holds | row by row: [2, 1] |" in text
 
 
 def test_a_policy_survives_its_arrays():

@@ -18,8 +18,11 @@ from algd.types import Budget
 from algd.visualization.curves import (
     KINDS,
     STYLES,
+    Curve,
     curve,
+    draw_curve,
     final,
+    from_zero,
     panels_of,
     plot_tasks,
     seeds_text,
@@ -255,6 +258,18 @@ def test_there_are_no_empty_panels(tmp_path, capsys):
     with pytest.raises(SystemExit):
         main(["plot", str(tmp_path / "free"), *arguments, "--force"])
     assert "nothing to show as 'lambda'" in capsys.readouterr().err
+
+
+def test_a_single_row_is_seen_and_nothing_is_cut_off():
+    """One value is no line; critics that have not learnt may expect less than nothing."""
+    axes = plt.figure().add_subplot()
+    style = styles_of({"DiffDrive": {"algd": []}})["algd"]
+    draw_curve(axes, Curve(np.array([500]), np.array([[-1.0]])), style)
+    from_zero(axes)
+    (line,) = axes.get_lines()
+    assert line.get_marker() not in ("", "None", None)
+    assert axes.get_ylim()[0] < -1.0
+    plt.close()
 
 
 def test_few_values_are_points_and_many_a_box(runs, tmp_path, figures):

@@ -66,6 +66,16 @@ def test_both_imports_in_either_order_register_the_tasks(imports):
     assert done.stdout == "(17,)\n", done.stderr
 
 
+def test_to_ask_for_gymnasium_does_not_use_up_what_waits_for_it():
+    code = (
+        "import sys, algd; from importlib.util import find_spec; assert find_spec('gymnasium')\n"
+        "import gymnasium; assert 'algd/DiffDrive-v0' in gymnasium.registry\n"
+        "assert not any('algd' in type(finder).__module__ for finder in sys.meta_path)"
+    )
+    done = python("-W", "error", "-c", code)
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_package_and_the_help_import_next_to_nothing():
     """Neither Gymnasium nor NumPy, whose threads a run of a sweep must not start too early."""
     code = (
@@ -78,6 +88,20 @@ def test_the_package_and_the_help_import_next_to_nothing():
     new = done.stdout.split()
     assert {name.partition(".")[0] for name in new} <= {"algd", *sys.stdlib_module_names}
     assert len(new) < 100
+
+
+def test_things_in_the_wrong_place_are_answered_with_a_message():
+    """Where nothing checks types."""
+    code = (
+        "import algd\n"
+        "for wrong in ((dict, 'DiffDrive'), ('algd', {'a': 1})):\n"
+        "    try: algd.Agent(*wrong)\n"
+        "    except algd.UserError as error: print(error)"
+    )
+    said = python("-c", code).stdout.splitlines()
+    assert len(said) == 2
+    assert "The first word is a preset, not <class 'dict'>" in said[0]
+    assert "This is {'a': 1}: neither an environment nor what makes one" in said[1]
 
 
 def test_a_strict_type_checker_finds_nothing_in_a_users_program(tmp_path):

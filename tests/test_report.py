@@ -96,6 +96,15 @@ def test_numbers_are_written_for_people():
     assert [duration(x) for x in (31.0, 150.0, 4000.0)] == ["31 s", "2 min", "1 h 07 min"]
 
 
+def test_each_piece_of_a_run_has_a_speed_of_its_own(tmp_path):
+    """100 steps at 50 a second, of which 40 again at 20, and 100 more at 4."""
+    run = write_run(tmp_path / "run")
+    pieces = [(0, 50, 60.0), (0, 100, 50.0), (60, 100, 20.0), (100, 120, 2.0), (100, 200, 4.0)]
+    rows = [{"run": run.id, "from": a, "step": b, "steps_per_second": v} for a, b, v in pieces]
+    run.timing_path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    assert run.seconds().wall == 100 / 50 + 40 / 20 + 100 / 4
+
+
 def test_figures_of_a_run(runs):
     run = Run(runs / "a0")
     assert run.seconds().wall == 200.0

@@ -9,6 +9,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Agent",
     "Budget",
+    "Event",
     "Outcome",
     "Policy",
     "Record",
@@ -28,6 +29,7 @@ __all__ = [
 _HOME = {
     "Agent": "algd.agent",
     "Budget": "algd.types",
+    "Event": "algd.training.loop",
     "Outcome": "algd.types",
     "Policy": "algd.evaluation.policy",
     "Record": "algd.runs.record",
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
     from algd.runs.directory import Run
     from algd.runs.record import Record
     from algd.training.callbacks import stop_when_flat
+    from algd.training.loop import Event
     from algd.types import Budget, Outcome, UserError
 else:
     # Where types are checked, a misspelt name is to be seen.

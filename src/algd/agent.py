@@ -43,6 +43,10 @@ class Agent:
         start_from: str | Path | Run | None = None,
         **options: Any,
     ) -> None:
+        if not isinstance(algorithm, str | None):
+            raise UserError(
+                f"The first word is a preset, not {algorithm!r:.80}: Agent('algd', env)."
+            )
         if algorithm is not None and registered(algorithm):
             raise UserError(f"{algorithm} is an environment: Agent('algd', {algorithm!r}).")
         self._source = None if start_from is None else read_snapshot(start_from)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from algd.algorithms import canonical_preset, preset
-from algd.envs import THERE, CostFunction, EnvLike, is_found_again, name_of
+from algd.envs import THERE, CostFunction, EnvLike, find, is_found_again, name_of
 from algd.envs.requirements import with_new_limits
 from algd.evaluation.acting import CANDIDATES
 from algd.evaluation.episodes import evaluate as roll_out
@@ -85,6 +85,9 @@ def planned(
     defaults, name, chosen = defaults_of(source, None if env is None else name_of(env), algorithm)
     if env is None:
         check_imported(defaults.env)
+    else:
+        # What is no environment is refused now, not when it is asked for one.
+        find(env)
     budgets = budgets_of(budget)
     of_run = {field.name for field in dataclasses.fields(Settings)}
     of_preset = {field.name for field in dataclasses.fields(chosen)}

@@ -64,15 +64,19 @@ class AfterGymnasium:
         """Gymnasium's own, with one more thing to do at the end."""
         if name != "gymnasium":
             return None
+        # Who only asks where it is must not use the hook up: it goes when the module is there.
         sys.meta_path.remove(self)
         spec = find_spec(name)
+        sys.meta_path.insert(0, self)
         loader: Any = spec and spec.loader
         if loader is not None:
             execute = loader.exec_module
 
             def execute_and_register(module: ModuleType) -> None:
                 execute(module)
-                register()
+                if self in sys.meta_path:
+                    sys.meta_path.remove(self)
+                    register()
 
             loader.exec_module = execute_and_register
         return spec

@@ -2,7 +2,7 @@
 
 import difflib
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -142,6 +142,8 @@ def _budget(value: Any) -> Budget:
     if isinstance(value, Budget):
         return replace(value, limit=float(value.limit))
     try:
+        if isinstance(value, bool):
+            raise TypeError
         return Budget(float(value))
     except (TypeError, ValueError) as error:
         raise UserError(
@@ -156,6 +158,18 @@ Layout = tuple[Any, ...]
 def is_box(layout: Layout) -> bool:
     """Whether it is the shape of one array."""
     return all(isinstance(part, int) for part in layout)
+
+
+def boxes_of(layout: Layout, name: str = "") -> Iterator[tuple[str, Layout]]:
+    """Names and shapes of the arrays, in the order of the vector: `a`, `b[0]`, `b[1].c`, ..."""
+    if is_box(layout):
+        yield name or "observation", layout
+        return
+    for i, part in enumerate(layout):
+        if len(part) == 2 and isinstance(part[0], str):
+            yield from boxes_of(part[1], f"{name}.{part[0]}" if name else part[0])
+        else:
+            yield from boxes_of(part, f"{name}[{i}]")
 
 
 @dataclass(frozen=True)

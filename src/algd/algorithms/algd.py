@@ -92,7 +92,7 @@ class Draws(NamedTuple):
 class ALGD(PrimalDualOptions):
     """Augmented-Lagrangian-guided diffusion.
 
-    The defaults are the preset `algd-plain`. Symbols of the paper: lambda is `lam`, h the `limit`,
+    `ALGD()` is the preset `algd-plain`. Symbols of the paper: lambda is `lam`, h the `limit`,
     tau the level `k`, K `denoise_steps`, N `mc_samples`, M `cost_ensemble`.
     """
 

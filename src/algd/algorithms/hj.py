@@ -78,7 +78,7 @@ class Draws(NamedTuple):
 class HJ(ReturnCriticOptions, SoftActorOptions):
     """Reachability-constrained actor-critic.
 
-    The defaults are the preset `hj`: the schedule of the preset `algd`, with the penalty held back
+    `HJ()` is the preset `hj`: the schedule of the preset `algd`, with the penalty held back
     until Q_h has seen where the margin is positive (from the first round on, a Q_h that still holds
     every state for infeasible drives the multiplier up and the policy to a halt). The budgets play
     no part: the constraint is that the environment's margin is never positive, the largest of

@@ -66,7 +66,7 @@ class Draws(NamedTuple):
 class SACLag(PrimalDualOptions, SoftActorOptions):
     """Soft actor-critic under a cost budget.
 
-    The defaults are the preset `sac-lag`; its schedule is that of the preset `algd`, so that the
+    `SACLag()` is the preset `sac-lag`; its schedule is that of the preset `algd`, so that the
     two differ by the policy.
     """
 

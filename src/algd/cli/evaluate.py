@@ -77,7 +77,8 @@ def run(arguments: list[str]) -> None:
 def print_summary(summary: dict[str, Any]) -> None:
     """The same numbers for a reader."""
     at = f"{summary['preset']} on {summary['env']} at step {summary['step']:,}"
-    table = Table(title=f"{at}, {summary['episodes']} episodes")
+    count = summary["episodes"]
+    table = Table(title=f"{at}, {count} episode{'s' * (count != 1)}")
     for column in ("", "mean", "± s.e.", "IQM", "CVaR 0.9", "budget", "episodes over"):
         table.add_column(column, justify="left" if not column else "right")
     row = summary["return"]

@@ -54,6 +54,11 @@ def _run(given: list[str]) -> None:
 
     warnings.formatwarning = _format_warning
     try:
+        if given[0].startswith("-"):
+            raise UserError(
+                f"{given[0]!r} stands before the command, and options come behind it, as in "
+                "'algd train --steps 1000'; 'algd --help' lists the commands."
+            )
         if given[0] not in COMMANDS:
             raise UserError(f"There is no command {given[0]!r}.{nearest(given[0], COMMANDS)}")
         import_module(f"algd.cli.{given[0]}").run(given[1:])

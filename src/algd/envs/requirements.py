@@ -1,5 +1,6 @@
 """What an environment must be to be trained on: its spaces, its budgets and its horizon."""
 
+import difflib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -10,7 +11,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 
-from algd.types import Budget, UserError, budgets_of
+from algd.types import Budget, UserError, budgets_of, nearest
 
 CostFunction = Callable[[Any, np.ndarray, Any, dict[str, Any]], Any]
 
@@ -89,6 +90,8 @@ def settled_budgets(
     cost_names: Sequence[str] | None = None,
 ) -> tuple[Budget, ...]:
     """An environment's own budgets with the given limits, or those given if it has none."""
+    if given:
+        check_names(name, given, cost_names if own is None else [budget.name for budget in own])
     budgets = with_new_limits(name, own, given) if own is not None and given else own or given
     if not budgets:
         raise UserError(
@@ -118,6 +121,26 @@ def check_budget(name: str, budget: Budget) -> None:
         raise UserError(
             f"The budget {budget.limit} for {budget.name!r} of {name} is not possible: "
             "it must be a finite number that is not negative."
+        )
+
+
+def check_names(name: str, given: tuple[Budget, ...], costs: Sequence[str] | None) -> None:
+    """Refuse names that look like those of the environment's costs and are not: their limits would
+    go by position. Names of the user's own, like none of these, are new names in this order."""
+    costs, unnamed = list(map(str, costs or ())), Budget(0.0).name
+    named = {budget.name: place for place, budget in enumerate(given) if budget.name != unnamed}
+    known = {cost.lower(): cost for cost in costs if cost != unnamed}
+    for cost in named:
+        alike = named.keys() & set(costs) or difflib.get_close_matches(cost.lower(), known)
+        if cost not in costs and known and alike:
+            raise UserError(
+                f"{name} has no cost called {cost!r}: its costs are {', '.join(costs)}."
+                f"{nearest(cost.lower(), known)}"
+            )
+    if len(named) < len(given) and any(costs.index(c) != named[c] for c in named if c in costs):
+        raise UserError(
+            f"The costs of {name} are {', '.join(costs)}, in this order: give each budget the name "
+            "of its cost, or none."
         )
 
 

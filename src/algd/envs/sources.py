@@ -38,7 +38,7 @@ def find(env: EnvLike) -> Thing:
     """What stands behind an id or ``module:Name``: a registered environment, or what the module
     calls by that name. Anything else stands for itself."""
     if not isinstance(env, str):
-        return env
+        return _usable(env, env)
     module, _, name = env.rpartition(":")
     if module:
         try:
@@ -51,8 +51,13 @@ def find(env: EnvLike) -> Thing:
     found: Any = registered(name) or (_inside(module, name) if module else None)
     if found is None:
         raise UserError(f"There is no environment {name!r}. {_nearest(name)}")
+    return _usable(env, found)
+
+
+def _usable(env: EnvLike, found: Any) -> Thing:
     if not isinstance(found, (GymnasiumSpec, *THERE, JaxEnv)) and not callable(found):
-        raise UserError(f"{env} is {found!r:.80}: neither an environment nor what makes one.")
+        what = f"{env} is {found!r:.80}" if isinstance(env, str) else f"This is {found!r:.80}"
+        raise UserError(f"{what}: neither an environment nor what makes one.")
     return cast(Thing, found)
 
 
@@ -117,7 +122,10 @@ def _nearest(name: str) -> str:
     known = {known.lower(): known for known in (*names(), *gymnasium.registry)}
     nearest = [known[match] for match in difflib.get_close_matches(name.lower(), known, n=3)]
     if nearest:
-        return f"Did you mean {' or '.join(nearest)}?"
+        return (
+            f"Did you mean {' or '.join(nearest)}? (One that a module of yours registers is found "
+            "as 'module:Name'.)"
+        )
     return (
         f"Our own are {', '.join(names())}; any other must be registered in Gymnasium, "
         "and 'module:Name' imports the module that does so, or has a class of that name."

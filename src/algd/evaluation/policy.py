@@ -19,7 +19,7 @@ from algd.networks.portable import Portable
 from algd.runs.checkpoint import Snapshot, Which, read_snapshot
 from algd.runs.config import parse_config, spec_of
 from algd.runs.directory import Run
-from algd.types import Algorithm, Choice, EnvSpec, Mode, UserError
+from algd.types import Algorithm, Choice, EnvSpec, Mode, UserError, boxes_of
 
 CHOICES = get_args(Choice)
 # Of a policy: these are looked at more closely.
@@ -106,6 +106,12 @@ class Policy:
                 "task": self.source.settings.env,
                 "checkpoint": self.source.standing,
             }
+        if self.spec.obs_layout:
+            boxes = boxes_of(self.spec.obs_layout)
+            parts = ", ".join(f"`{name}` {list(shape)}" for name, shape in boxes)
+            origin["`observation` holds"] = f"in this order, each row by row: {parts}"
+        if self.spec.action_shape:
+            origin["`action` holds"] = f"row by row: {list(self.spec.action_shape)}"
         program = files.Program(deterministic, sampled)
         return files.write(self.portable.data, program, form, Path(directory), origin)
 

@@ -17,6 +17,7 @@ import errno
 import hashlib
 import json
 import math
+import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -58,11 +59,14 @@ class Seconds(NamedTuple):
     processor: float
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, init=False)
 class Run:
     """A run on disk; wherever a path goes, it stands for its directory."""
 
     directory: Path
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        object.__setattr__(self, "directory", Path(directory))
 
     def __fspath__(self) -> str:
         return str(self.directory)
@@ -171,14 +175,16 @@ class Run:
         return self.read_note(self.evaluation_path)
 
     def seconds(self) -> Seconds:
-        """What training took, by its last measured speed and by its last sign of progress."""
+        """What training took, by the measured speed of each piece and its last sign of progress."""
         spent = (self.read_note(self.progress_path) or {}).get("processor_seconds")
         processor = float(spent) if isinstance(spent, int | float) else math.nan
         try:
-            row = json.loads(read_whole(self.timing_path).splitlines()[-1])
-            # Copied from another run, it tells nothing of this one.
-            ours = row["run"] == self.id
-            wall = float(row["step"] / row["steps_per_second"]) if ours else math.nan
+            rows = map(json.loads, read_whole(self.timing_path).splitlines())
+            # Copied from another run, they tell nothing of this one.
+            # A run that was interrupted has several pieces, each with a speed of its own.
+            pieces = {row.get("from", 0): row for row in rows if row["run"] == self.id}
+            took = [(row["step"] - a) / row["steps_per_second"] for a, row in pieces.items()]
+            wall = float(sum(took)) if took else math.nan
         except (OSError, ValueError, LookupError, TypeError, ZeroDivisionError):
             wall = math.nan
         return Seconds(wall, processor)

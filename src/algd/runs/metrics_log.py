@@ -53,9 +53,11 @@ class MetricsLog:
         self.latest.update({**values, f"{kind}/step": step})
         return values
 
-    def write_speed(self, step: int, steps_per_second: float) -> None:
-        """Append to timing.jsonl, which holds what differs between equal runs."""
-        row = {"run": self.owner, "step": step, "steps_per_second": steps_per_second}
+    def write_speed(self, begun: int, step: int, steps_per_second: float) -> None:
+        """Append the speed since the step `begun` to timing.jsonl, which holds what differs between
+        equal runs."""
+        where = {"run": self.owner, "from": begun, "step": step}
+        row = {**where, "steps_per_second": steps_per_second}
         line = json.dumps(row).encode() + b"\n"
         with self.run.writing(), open(self.run.timing_path, "ab", buffering=0) as file:
             _write_whole(file, line)

@@ -192,7 +192,7 @@ def resume(
         if state.step >= settings.steps:
             more = Run(directory).command("resume", "--steps", 2 * settings.steps)
             notes.append(f"The run has had all of its {settings.steps:,} steps. To go on: {more}")
-        if not environments.exact_state:
+        elif not environments.exact_state:
             notes.append(
                 f"{settings.env} cannot save its state: the copies start fresh episodes, so the "
                 "run is a valid continuation but not the one it would have been."
@@ -316,7 +316,7 @@ def _loop(
                         state, rows = train_rows(setup, state)
                         speed = (state.step - started_at) / (time.perf_counter() - begun)
                         for log in logs:
-                            log.write_speed(state.step, speed)
+                            log.write_speed(started_at, state.step, speed)
                         tell(rows)
                 if due(settings.eval_every):
                     judge()

@@ -223,11 +223,16 @@ def draw_multipliers(axes: Axes, groups: Groups, styles: Styles) -> None:
         axes.yaxis.set_major_locator(locator)
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
     # Below zero it is a higher limit; with room where it stays at its lower bound.
-    lowest = axes.dataLim.ymin
-    axes.set_ylim(bottom=1.1 * lowest if lowest < 0.0 else 0.0)
+    from_zero(axes)
     over_steps(axes, "multiplier λ")
     if len(names) > 1:
         name_lines(axes, ends)
+
+
+def from_zero(axes: Axes) -> None:
+    """Begin the panel at zero, or below what is lower."""
+    lowest = axes.dataLim.ymin
+    axes.set_ylim(bottom=1.1 * lowest if lowest < 0.0 else 0.0)
 
 
 def name_lines(axes: Axes, ends: Sequence[tuple[float, str, str]]) -> None:
@@ -262,7 +267,8 @@ def draw_calibration(axes: Axes, groups: Groups, styles: Styles, index: int, end
     # Above the panel, where it hides no curve.
     place = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "borderaxespad": 0.4}
     axes.legend(handles=handles, frameon=False, fontsize=8, ncols=2, **place)
-    axes.set_ylim(bottom=0)
+    # Critics that have not learnt yet may expect less than nothing.
+    from_zero(axes)
     over_steps(axes, f"discounted cost from step 1{end.replace('/', ', ')}")
 
 
@@ -332,6 +338,8 @@ def draw_curve(axes: Axes, found: Curve | None, style: Style, marked: bool = Fal
     """A line with its interval; `marked` where the values are few and the line only joins them."""
     if found is None:
         return
+    # A single point would be no line.
+    marked = marked or len(found.steps) == 1
     look = {"ls": style.dash, "lw": 1.8, "marker": style.marker if marked else "", "ms": 4}
     axes.plot(found.steps, found.mean, color=style.color, **look)
     if len(found.values) > 1:
