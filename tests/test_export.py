@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import jax
 import numpy as np
