@@ -87,6 +87,7 @@ class Case:
             episode_scale=jnp.ones(1),
             goes_on=jnp.zeros(1, bool),
             excess=jnp.zeros((2, 1)),
+            reach=None,
         )
 
 

@@ -106,8 +106,10 @@ KINDS = (
     "algd-plain",
     "cal",
     "hj",
+    "lgd",
     "ppo-lag",
     "ppo-lag-pid",
+    "sac-auglag-scaled",
     "sac-lag",
     "sac-lag-scaled",
 )
