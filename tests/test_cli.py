@@ -16,11 +16,12 @@ from algd import envs, zoo
 from algd.algorithms import preset, presets, summaries
 from algd.cli import main
 from algd.cli.arguments import whole_number
+from algd.cli.progress import progress_text
 from algd.cli.train import Output
 from algd.networks.native import library
 from algd.runs.config import Settings
 from algd.runs.directory import Run, create_run
-from algd.training.loop import Interrupted
+from algd.training.loop import Interrupted, Progress
 from algd.types import ELSEWHERE, UserError
 
 RUN = "--steps 160 --envs 2 --log-every 40 --eval-every 80 --eval-episodes 2 --quiet"
@@ -357,6 +358,11 @@ def test_a_log_file_has_a_line_for_each_row(tmp_path, capsys):
     lines = capsys.readouterr().err.splitlines()
     assert [line.split("/")[0] for line in lines] == ["2", "40", "80", "120", "160"]
     assert "eval return" in lines[2]
+
+
+def test_a_run_that_is_beyond_its_steps_has_no_time_left():
+    """Four copies take steps 5 to 8 of five together."""
+    assert "  2/s  0:00 left" in progress_text(Progress(8, 5, 0, 4.0, {}, {}))
 
 
 def test_a_finished_run_says_so(trained, capsys):

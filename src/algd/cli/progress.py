@@ -55,7 +55,8 @@ def progress_text(progress: "Progress") -> str:
     """One line about a run in progress."""
     done = progress.step - progress.started_at
     speed = done / max(progress.seconds, 1e-9)
-    left = (progress.steps - progress.step) / max(speed, 1e-9)
+    # All copies take the last step together, so that a run may end a few beyond its number.
+    left = max(progress.steps - progress.step, 0) / max(speed, 1e-9)
     # The first steps wait for compilers and tell nothing of the others.
     known = done > 0.01 * (progress.steps - progress.started_at)
     parts = [

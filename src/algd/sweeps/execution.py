@@ -201,7 +201,7 @@ class Display:
             table.add_column(column, justify="left" if column == "running" else "right")
         for job, beat in self._running():
             speed = (beat.step - beat.started_at) / max(beat.seconds, 1e-9)
-            left = duration((beat.steps - beat.step) / speed) if speed else "compiling"
+            left = duration(max(beat.steps - beat.step, 0) / speed) if speed else "compiling"
             table.add_row(escape(job.name), f"{beat.step:,}/{beat.steps:,}", f"{speed:.0f}", left)
         return Group(table, self._total())
 
@@ -218,7 +218,7 @@ class Display:
         done = sum(at.values())
         fresh = sum(max(step - self.before[job], 0) for job, step in at.items())
         speed = fresh / (time.monotonic() - self.clock)
-        left = f", about {duration((wanted - done) / speed)} left" if fresh else ""
+        left = f", about {duration(max(wanted - done, 0) / speed)} left" if fresh else ""
         return (
             f"{kinds.count('done')} done, {kinds.count('failed')} failed, "
             f"{len(self.plan.missing) - len(kinds)} to go; {done:,} of {wanted:,} steps{left}"
