@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from statistics import fmean
 
+from algd.experiments.benchmark import significant
 from algd.runs.grouping import evidence_in
 from algd.runs.record import Evidence
 from algd.sweeps import results
@@ -25,7 +26,7 @@ def line(run: Evidence) -> str:
         (fmean(r["return"] for r in train), fmean(r["cost"] for r in train)),
         (row["return"], row["cost"]),
     )
-    first, *others = [f"{shown(a)} / {shown(b)}" for a, b in pairs]
+    first, *others = [f"{significant(a)} / {significant(b)}" for a, b in pairs]
     cells = [
         row["env"],
         row["seed"],
@@ -37,11 +38,6 @@ def line(run: Evidence) -> str:
         *others,
     ]
     return "| " + " | ".join(map(str, cells)) + " |"
-
-
-def shown(value: float) -> str:
-    """Three digits or so."""
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.1f}"
 
 
 def main(folder: Path, preset: str = "algd") -> None:

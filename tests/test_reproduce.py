@@ -127,6 +127,21 @@ def test_the_benchmark_averages_the_judged_policies(reproduced):
     assert {float(r["last5_return"]) for r in results} == {(0 + 2 + 4 + 6 + 8) / 5}
 
 
+def test_the_page_of_the_benchmark_has_a_cell_for_each_task_and_algorithm(reproduced):
+    page = (reproduced / "benchmark.md").read_text()
+    # The first of the last five evaluations costs 30, the others 10 or 14.
+    assert page.splitlines()[2] == "| DiffDrive | 20 |" + " 4.0 / 15.6 (2) |" * 5
+    line = {"env": "Ant", "algorithm": "ALGD", "budget": 10.0, "seeds": 1}
+    over = {**line, "last5_return": 1234.5, "last5_cost": 10.04}
+    other = {**line, "env": "Car", "algorithm": "SAC", "last5_return": -0.25, "last5_cost": 10.0}
+    assert benchmark.comparison_page([over, other]).splitlines() == [
+        "| task | budget | ALGD | SAC |",
+        "|---|---|---|---|",
+        "| Ant | 10 | 1,234 / **10.0** (1) |  |",
+        "| Car | 10 |  | -0.2 / 10.0 (1) |",
+    ]
+
+
 def test_the_aggregates_are_those_of_the_runs(reproduced):
     lines = {line["algorithm"]: line for line in read(reproduced / "aggregates.csv")}
     lag = {name: float(x) for name, x in lines["SAC+Lag"].items() if name != "algorithm"}

@@ -101,6 +101,8 @@ CPU_TASKS = tuple(
     for env in (*SAFETY_GYM, *VELOCITY)
 )
 CPU_SEEDS = range(3)
+# What a line of the summary has of its runs.
+SUMMARISED = ("return", "cost", "violation_rate", "training_cost", "last5_return", "last5_cost")
 SMOKE_TASK = Task("DiffDrive", 320, 2)
 SHORT = {
     "env_options": ("horizon=40",),
@@ -199,7 +201,8 @@ def by_task(found: Sequence[Trial]) -> dict[str, Groups]:
 
 
 def summary_table(found: Sequence[Trial]) -> list[Row]:
-    """For each task and line: the judged final policies, mean and 95 % interval over seeds."""
+    """For each task and line: the judged final policies and the last five evaluations, mean and
+    95 % interval over seeds."""
     table = []
     for task, groups in by_task(found).items():
         for line, runs in groups.items():
@@ -221,7 +224,7 @@ def summary_table(found: Sequence[Trial]) -> list[Row]:
 
 def _means_and_intervals(each: Sequence[Mapping[str, Any]]) -> Row:
     found: Row = {}
-    for name in ("return", "cost", "violation_rate", "training_cost"):
+    for name in SUMMARISED:
         values = np.array([v[name] for v in each], float)
         low, high = map(float, bootstrap_interval(values))
         found |= {name: float(values.mean()), f"{name}_low": low, f"{name}_high": high}
