@@ -2,18 +2,22 @@
 
 import dataclasses
 import json
+from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import algd
 from algd.cli import main
-from algd.runs.checkpoint import read_snapshot
+from algd.objectives.critic_learning import budget_unit
+from algd.runs.checkpoint import Snapshot, read_snapshot
 from algd.runs.config import Settings
 from algd.training import loop
 from algd.training.updates import fresh_state
-from algd.types import UserError
+from algd.training.warm_start import check_fits, warm_start
+from algd.types import Budget, EnvSpec, UserError
 from same import differences, last_arrays
 from support.small import small
 
@@ -65,6 +69,43 @@ def test_networks_and_multiplier_are_kept_and_the_limit_is_new(source, tmp_path)
     # What is not said is the source's.
     assert config["preset"] == "sac-lag"
     assert config["hyperparameters"]["rho"] == 3.0
+
+
+@pytest.mark.parametrize("critics", ["batch-norm", "plain"])
+def test_what_is_measured_by_the_limit_keeps_its_meaning_under_another(critics):
+    """The cost that critics expect, the multiplier's price of a unit of cost, and the scale of
+    episodes, which is the new horizon's."""
+    algorithm = small("algd", critics=critics, target_critics=True)
+    old, new = (EnvSpec(3, (-1.0,), (1.0,), (Budget(b),), n) for b, n in ((20.0, 200), (5.0, 400)))
+    state, fresh = (algorithm.init(spec, jax.random.key(i)) for i, spec in enumerate((old, new)))
+    state = dataclasses.replace(
+        state,
+        dual=dataclasses.replace(state.dual, lam=jnp.array([0.8])),
+        excess=jnp.ones((2, 1)),
+        reach=jnp.ones(1),
+        units=dataclasses.replace(state.units, count=jnp.asarray(1)),
+    )
+    source = Snapshot(Path(), SHORT, algorithm, "algd", old, state, 0, 0, [], {})
+    started = warm_start(source, fresh)
+    obs, action = jnp.ones(3), jnp.full(1, 0.3)
+    expected = [algorithm.assess(each, obs, action).cost for each in (state, started)]
+    np.testing.assert_allclose(*expected, rtol=1e-5)
+    assert np.abs(expected[0]) > 0.0
+    price = [each.dual.lam / budget_unit(algorithm, each) for each in (state, started)]
+    np.testing.assert_allclose(*price, rtol=1e-6)
+    for name in ("episode_scale", "limit", "excess", "reach"):
+        np.testing.assert_array_equal(getattr(started, name), getattr(fresh, name))
+
+
+def test_the_constraint_comes_after_the_reward():
+    """A run without a constraint has no floor that follows; one that goes on from it has."""
+    free, bound = small("algd-unconstrained"), small("algd")
+    spec = EnvSpec(3, (-1.0,), (1.0,), (Budget(20.0),), 100)
+    learnt, fresh = (each.init(spec, jax.random.key(0)) for each in (free, bound))
+    source = Snapshot(Path(), SHORT, free, "algd-unconstrained", spec, learnt, 0, 0, [], {})
+    check_fits(source, bound, fresh, "DiffDrive", spec)
+    assert learnt.reach is None
+    np.testing.assert_array_equal(warm_start(source, fresh).reach, [0.0])
 
 
 def test_such_a_run_resumes_exactly(source, tmp_path):

@@ -226,9 +226,23 @@ def measure(options: CriticOptions, state: S, batch: Transition) -> tuple[S, Tra
     seen = old.count > 0
     by_reward = jnp.where(seen, rewards[0] / rewards[1], 1.0)
     by_cost = jnp.where(seen, costs[0] / costs[1], 1.0)
+    state = _rescaled(replace(state, units=new), by_reward, by_cost)
+    return state, new.measure(batch, rewards[1], costs[1])
+
+
+def in_limits_of(options: CriticOptions, state: S, limit: Float[Array, " constraints"]) -> S:
+    """The state with other limits; what is measured by the old ones moves along."""
+    moved = replace(state, limit=limit)
+    if state.units is None:
+        return moved
+    old, new = (state.units.cost_unit(h, options.cost_discount) for h in (state.limit, limit))
+    return _rescaled(moved, jnp.ones(()), old / new)
+
+
+def _rescaled(state: S, by_reward: Float[Array, ""], by_cost: Float[Array, " constraints"]) -> S:
+    """What is measured in returns and costs, times what these units have shrunk by."""
     state = replace(
         state,
-        units=new,
         q=scale_outputs(state.q, by_reward[None]),
         qc=scale_outputs(state.qc, by_cost),
         dual=state.dual.scaled(by_reward / by_cost),
@@ -241,7 +255,7 @@ def measure(options: CriticOptions, state: S, batch: Transition) -> tuple[S, Tra
             target_q=scale_outputs(state.target_q, by_reward[None]),
             target_qc=scale_outputs(state.target_qc, by_cost),
         )
-    return state, new.measure(batch, rewards[1], costs[1])
+    return state
 
 
 def return_regression(

@@ -6,11 +6,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from algd.objectives.critic_learning import CriticOptions, PrimalDualState, in_limits_of
 from algd.runs.checkpoint import Snapshot
 from algd.types import Algorithm, EnvSpec, LearnerState, UserError
 
 # What belongs to a task and not to the networks; PPO's ring holds the costs of past episodes.
-OF_THE_TASK = ("limit", "low", "high", "episode_costs", "episodes")
+OF_THE_TASK = (
+    *("limit", "low", "high", "episode_costs", "episodes"),
+    *("episode_scale", "goes_on", "excess", "reach"),
+)
 
 
 def check_same_spaces(source: str, learnt_on: EnvSpec, env: str, spec: EnvSpec) -> None:
@@ -55,11 +59,16 @@ def check_fits(
 
 def _shapes(state: LearnerState) -> dict[str, list[int]]:
     leaves = jax.tree_util.tree_leaves_with_path(state)
-    return {jax.tree_util.keystr(path): list(leaf.shape) for path, leaf in leaves}
+    shapes = {jax.tree_util.keystr(path): list(leaf.shape) for path, leaf in leaves}
+    # The task's own is not taken over.
+    return {name: shape for name, shape in shapes.items() if name[1:] not in OF_THE_TASK}
 
 
 def warm_start(source: Snapshot, fresh: LearnerState) -> LearnerState:
     """Networks, optimisers and multiplier of the source; limits and action box of the new task."""
+    state, options = source.state, source.algorithm
+    if isinstance(options, CriticOptions) and isinstance(fresh, PrimalDualState):
+        state = in_limits_of(options, state, fresh.limit)
     kept = {n: getattr(fresh, n) for n in OF_THE_TASK if hasattr(fresh, n)}
     # Copies: an update takes its arguments' memory, and the source may serve other runs too.
-    return jax.tree.map(jnp.copy, dataclasses.replace(source.state, **kept))
+    return jax.tree.map(jnp.copy, dataclasses.replace(state, **kept))
