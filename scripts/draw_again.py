@@ -58,14 +58,14 @@ def main(data: Path, images: Path) -> None:
     """Both figures."""
     tasks = recorded_tasks(data)
     off_policy = {
-        env: {label: runs for label, runs in groups.items() if label != "PPO+Lag"}
+        env: {label: runs for label, runs in groups.items() if label not in ON_POLICY[1:]}
         for env, groups in tasks.items()
     }
     plot_grid(off_policy, COMPARISON, images / "benchmark.png")
     pairs = {
         env: {label: groups[label] for label in ON_POLICY if label in groups}
         for env, groups in tasks.items()
-        if "PPO+Lag" in groups
+        if groups.keys() & set(ON_POLICY[1:])
     }
     plot_grid(pairs, COMPARISON, images / "on_policy.png")
 

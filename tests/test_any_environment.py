@@ -323,6 +323,18 @@ def test_misspelt_costs_do_not_go_by_position(budget):
         assert found == (Budget(1.0, "speed"), Budget(2.0, "place"))
 
 
+def test_the_suggestion_is_a_name_that_there_is():
+    with pytest.raises(UserError, match=r"no cost called 'place': .* Did you mean Place\?"):
+        settled_budgets("Meter", None, (Budget(1.0, "place"), Budget(2.0, "x")), ("Place", "Speed"))
+
+
+def test_a_cost_that_is_called_cost_has_a_name():
+    """Although that is how a budget without a name is called."""
+    own = (Budget(9.0, "cost"), Budget(9.0, "speed"))
+    found = settled_budgets("Meter", own, budgets_of({"speed": 2, "cost": 1}), None)
+    assert found == (Budget(1.0, "cost"), Budget(2.0, "speed"))
+
+
 @pytest.mark.parametrize("own", [4, [4.0], Budget(4.0), {"cost": 4}])
 def test_an_environment_may_know_its_budget(own):
     class Careful(Meter):

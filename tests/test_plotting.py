@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 from algd.cli import main
+from algd.experiments import benchmark
 from algd.runs.directory import Run
 from algd.runs.grouping import differing_settings, gather
 from algd.types import Budget
@@ -80,6 +81,11 @@ def runs(tmp_path_factory):
     write_run(folder / "c", "algd", rho=3.0)
     write_run(folder / "d", "algd", env="PointButton1", budgets=[Budget(10.0)])
     return folder
+
+
+def test_no_two_methods_of_the_benchmark_look_alike(tmp_path):
+    labels = {trial.label: [] for trial in benchmark.runs("cpu", tmp_path)}
+    assert len(set(styles_of({"all": labels}).values())) == len(labels) > 8
 
 
 def test_runs_that_differ_in_their_seeds_only_are_one_group(runs):

@@ -1,6 +1,7 @@
 """The experiments of the paper at their smallest: every figure is drawn, every table adds up."""
 
 import csv
+import dataclasses
 import io
 import json
 import shutil
@@ -13,10 +14,12 @@ from algd.cli import main
 from algd.cli.reproduce import OF_RUNS, experiment
 from algd.experiments import ablations, benchmark, stability
 from algd.experiments.aggregates import (
+    REFERENCE,
     MethodScores,
     aggregate_table,
     random_return,
     safe_returns,
+    scores_of,
 )
 from algd.experiments.trials import family
 from algd.runs.config import Settings, describe, make_envs
@@ -50,7 +53,7 @@ def make_up(job):
     rows = [{"kind": "eval", "step": 0, "return": 0.0, "cost": 30.0}]
     for step in range(40, job.settings.steps + 1, 40):
         learnt = {"lam": lam_of(job, step), "violation": 1.0 / step}
-        episodes = {"cost": 40.0 - step / 20, "total_cost": float(step)}
+        episodes = {"episodes": step // 40, "cost": 40.0 - step / 20, "total_cost": float(step)}
         rows.append({"kind": "train", "step": step, **episodes, **learnt})
         if step % job.settings.eval_every == 0:
             rows.append({"kind": "eval", "step": step, "return": step / 40, "cost": cost_of(job)})
@@ -155,7 +158,7 @@ def test_the_aggregates_are_those_of_the_runs(reproduced):
     assert lag["episodes_over_budget"] == pytest.approx(0.1)
     assert lag["excess"] == pytest.approx(-0.22)
     assert lag["cost_cvar"] == pytest.approx(1.5)
-    assert lag["training_cost"] == pytest.approx(320.0 / 20.0)
+    assert lag["training_cost"] == pytest.approx(320.0 / 8 / 20.0)
     assert lag["improvement"] == 0.5
     assert "improvement" not in lines["ALGD"] or not lines["ALGD"]["improvement"]
 
@@ -201,6 +204,38 @@ def test_what_is_there_is_drawn_and_what_is_missing_is_named(reproduced, tmp_pat
     assert [line["algorithm"] for line in read(tmp_path / "benchmark.csv")] == ["ALGD"]
 
 
+def test_nothing_is_trained_for_what_is_there(reproduced, tmp_path, capsys):
+    """Not even to measure speeds; and runs on a single algorithm make figures."""
+    (tmp_path / "runs").mkdir()
+    for name in ("mc_samples", "ppo"):
+        for run in (reproduced / "runs").glob(f"*{name}*"):
+            shutil.copytree(run, tmp_path / "runs" / run.name)
+    words = ["--scale", "smoke", "--out", str(tmp_path), "--present"]
+    main(["reproduce", "ablation-mc", *words])
+    assert "The speed of N = 2 on DiffDrive was not measured here." in capsys.readouterr().out
+    assert not (tmp_path / "ablation_mc_time.csv").exists()
+    main(["reproduce", "benchmark", *words])
+    assert [line["algorithm"] for line in read(tmp_path / "benchmark.csv")] == ["PPO+Lag"]
+    with pytest.raises(SystemExit):
+        main(["reproduce", "runtime", *words])
+    assert "measures and reads no runs" in capsys.readouterr().err
+
+
+def test_seeds_that_not_all_tasks_have_are_named(reproduced, capsys):
+    """Two seeds of the reference and one of ALGD on a task, two of both on another."""
+    found = [
+        trial._replace(job=dataclasses.replace(trial.job, records=None))
+        for trial in benchmark.runs("smoke", reproduced)
+        if trial.label in ("ALGD", REFERENCE)
+    ]
+    alone = next(trial for trial in found if trial.label == "ALGD")
+    scores = scores_of([trial for trial in found if trial is not alone])
+    assert {label: own.returns.shape for label, own in scores.items()} == {
+        "ALGD": (1, 1),
+        REFERENCE: (2, 1),
+    }
+
+
 def test_the_time_table_of_an_ablation(reproduced):
     lines = read(reproduced / "ablation_mc_time.csv")
     assert [line["setting"] for line in lines] == ["N = 2", "N = 4"]
@@ -221,12 +256,12 @@ def test_the_scales_are_what_they_say(tmp_path):
     several = ablations.runs(*ablations.MONTE_CARLO, ("PointPush1",), "cpu", tmp_path)
     assert {t.job.algorithm.score_weight > 0.0 for t in several} == {True}
     paper = benchmark.runs("paper", tmp_path)
-    assert len(paper) == 9 * 7 * 10
+    assert len(paper) == 9 * 8 * 10
     assert {t.job.algorithm.updates_per_step for t in paper if t.label == "ALGD"} == {10.0}
     plain = {t.job.algorithm.energy for t in stability.runs("paper", tmp_path) if t.label == "LGD"}
     assert plain == {"plain"}
     # Its speed is measured on one task of each family.
-    assert len({family(t.job) for t in paper}) == 14
+    assert len({family(t.job) for t in paper}) == 16
 
 
 def test_every_experiment_is_found():

@@ -130,3 +130,6 @@ def test_an_option_younger_than_the_run_is_as_before_and_not_as_todays_preset_ha
     config["hyperparameters"]["of_tomorrow"] = 1
     with pytest.raises(UserError, match="no --of-tomorrow here; a newer version may"):
         parse_config(config)
+    config["settings"]["of_next_week"] = 1
+    with pytest.raises(UserError, match="no --of-next-week here; a newer version may"):
+        parse_config(config)

@@ -4,6 +4,7 @@ Only names: an entry point is imported when its environment is made.
 """
 
 import sys
+from contextlib import suppress
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
@@ -65,9 +66,12 @@ class AfterGymnasium:
         if name != "gymnasium":
             return None
         # Who only asks where it is must not use the hook up: it goes when the module is there.
-        sys.meta_path.remove(self)
-        spec = find_spec(name)
-        sys.meta_path.insert(0, self)
+        with suppress(ValueError):
+            sys.meta_path.remove(self)
+        try:
+            spec = find_spec(name)
+        finally:
+            sys.meta_path.insert(0, self)
         loader: Any = spec and spec.loader
         if loader is not None:
             execute = loader.exec_module

@@ -59,6 +59,8 @@ def run(arguments: list[str]) -> None:
         refuse_idle(chosen.workers, fields, f"on {chosen.name}, which trains nothing")
         idle = ["records", "present"]
         refuse_idle(chosen, idle, f"on {chosen.name}, which reads no records")
+    if chosen.name == "runtime":
+        refuse_idle(chosen, ["records", "present"], "on runtime, which measures and reads no runs")
     known = [*OF_RUNS, *WITHOUT_RUNS]
     if chosen.name not in known:
         raise UserError(

@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 
-from algd.types import Budget, UserError, budgets_of, nearest
+from algd.types import Budget, UserError, budgets_of
 
 CostFunction = Callable[[Any, np.ndarray, Any, dict[str, Any]], Any]
 
@@ -128,14 +128,16 @@ def check_names(name: str, given: tuple[Budget, ...], costs: Sequence[str] | Non
     """Refuse names that look like those of the environment's costs and are not: their limits would
     go by position. Names of the user's own, like none of these, are new names in this order."""
     costs, unnamed = list(map(str, costs or ())), Budget(0.0).name
+    if sorted(budget.name for budget in given) == sorted(costs):
+        return
     named = {budget.name: place for place, budget in enumerate(given) if budget.name != unnamed}
     known = {cost.lower(): cost for cost in costs if cost != unnamed}
     for cost in named:
-        alike = named.keys() & set(costs) or difflib.get_close_matches(cost.lower(), known)
-        if cost not in costs and known and alike:
+        near = [known[word] for word in difflib.get_close_matches(cost.lower(), known)]
+        if cost not in costs and known and (near or named.keys() & set(costs)):
+            hint = f" Did you mean {near[0]}?" if near else ""
             raise UserError(
-                f"{name} has no cost called {cost!r}: its costs are {', '.join(costs)}."
-                f"{nearest(cost.lower(), known)}"
+                f"{name} has no cost called {cost!r}: its costs are {', '.join(costs)}.{hint}"
             )
     if len(named) < len(given) and any(costs.index(c) != named[c] for c in named if c in costs):
         raise UserError(

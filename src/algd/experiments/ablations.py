@@ -77,11 +77,15 @@ def _reproduce(found: list[Trial], name: str, scale: Scale, out: Path, means: Re
 
 
 def time_table(found: Sequence[Trial], out: Path, means: Resources) -> list[Row]:
-    """Processor time of one training step, its gradient rounds included, for each line."""
+    """Processor time of one training step, its gradient rounds included, for each line whose speed
+    is known."""
     first = {(trial.job.settings.env, trial.label): trial.job for trial in reversed(found)}
     measured = measured_speeds(list(first.values()), out, means)
     table = []
     for (env, line), job in reversed(first.items()):
+        if label(job) not in measured:
+            print(f"The speed of {line} on {env} was not measured here.")
+            continue
         milliseconds = 1e3 * np.array(measured[label(job)].seconds_per_step)
         table.append(
             {

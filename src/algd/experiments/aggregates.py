@@ -21,7 +21,7 @@ from algd.evaluation.stats import (
     time_to_safety,
 )
 from algd.experiments.trials import SAFETY_GYM, VELOCITY, Trial, by_task
-from algd.runs.config import Settings, make_envs
+from algd.runs.config import Settings, close, make_envs, parse_config
 from algd.runs.record import Evidence
 from algd.sweeps.results import Row, row
 
@@ -63,6 +63,8 @@ def scores_of(found: Sequence[Trial]) -> dict[str, MethodScores]:
         columns = {task: tasks[task][label] for task in known if label in tasks[task]}
         if columns:
             seeds = min(map(len, columns.values()))
+            if left := [task for task, runs in columns.items() if len(runs) > seeds]:
+                print(f"{label}: {seeds} seed(s) count, more are there of {', '.join(left)} alone.")
             table = [
                 [_score(run, *units[task]) for run in runs[:seeds]]
                 for task, runs in columns.items()
@@ -75,11 +77,10 @@ def scores_of(found: Sequence[Trial]) -> dict[str, MethodScores]:
 
 def _ends(reference: Sequence[Evidence]) -> tuple[float, float]:
     """The returns that are 0 and 1: of random actions, and of the reference over its seeds."""
-    config = reference[0].config()["settings"]
-    chosen = {**config, "env_options": tuple(config["env_options"]), "budget": ()}
-    chosen = {name: chosen[name] for name in ("env", "env_options", "budget", "horizon")}
+    of_run, _, _ = parse_config(reference[0].config())
+    task = Settings(env=of_run.env, env_options=of_run.env_options, horizon=of_run.horizon)
     returns = [_row(run)["last5_return"] for run in reference]
-    return random_return(Settings(**chosen)), float(np.mean(returns))
+    return random_return(task), float(np.mean(returns))
 
 
 @cache
@@ -95,6 +96,7 @@ def random_return(settings: Settings) -> float:
         step = envs.step(actions)
         total += np.where(running, step.reward, 0.0)
         running &= ~(np.asarray(step.terminated) | np.asarray(step.truncated))
+    close(envs)
     return float(total.mean())
 
 
@@ -109,15 +111,15 @@ def _score(run: Evidence, random: float, reference: float) -> list[float]:
     found, judged = _row(run), run.evaluation() or {}
     budget, trained = found["budget"], run.rows("train")
     evaluated = [r for r in run.rows("eval") if r["step"] > 0]
-    ended = {r["step"]: r.get("episodes", 0) for r in trained}
-    times = np.array([ended.get(r["step"], r["step"]) for r in evaluated], float)
+    steps, ended = ([r[name] for r in trained] for name in ("step", "episodes"))
+    times = np.interp([r["step"] for r in evaluated], steps, ended)
     costs = np.array([r["cost"] for r in evaluated], float)
     return [
         normalised_return(found["last5_return"], random, reference),
         found["last5_cost"] / budget,
         found["violation_rate"],
         judged["cost"]["cvar_0.9"] / budget,
-        found["training_cost"] / max(max(ended.values()), 1) / budget,
+        found["training_cost"] / max(ended[-1], 1) / budget,
         time_to_safety(times, costs, budget),
     ]
 

@@ -29,7 +29,8 @@ from algd.sweeps.results import Row
 from algd.visualization.grids import COMPARISON, plot_grid, plot_profiles
 
 ALGD, LGD = Method("ALGD", "algd"), Method("LGD", "lgd")
-# Baselines have the units, critics and noise that ALGD has, where these are not their point.
+# Baselines off the policy have the units, critics and noise of ALGD, but for HJ, which looks at no
+# budget.
 CAL, SAC_LAG = Method("CAL", "cal-scaled"), Method("SAC+Lag", "sac-lag-scaled")
 PPO_LAG = Method("PPO+Lag", "ppo-lag-small")
 FIRST = (ALGD, LGD, CAL, SAC_LAG)
@@ -50,6 +51,7 @@ PAPER = (
     Method("SAC+AugLag", "sac-auglag-paper"),
     Method("HJ", "hj-paper"),
     Method("PPO+Lag", "ppo-lag"),
+    Method(REFERENCE, "algd-code", (("energy", "reward"),), "algd-code-velocity"),
 )
 ON_POLICY = ("ALGD", PPO_LAG.label, LONG_PPO.label)
 # What the figures show.
@@ -82,7 +84,8 @@ def reproduce(scale: Scale, out: Path, means: Resources = Resources()) -> None: 
     found = compute(runs(scale, out), scale, out, means)
     off_policy = [trial for trial in found if trial.label not in ON_POLICY[1:]]
     tasks = by_task(off_policy)
-    plot_grid(tasks, COMPARISON, out / "benchmark.png")
+    if tasks:
+        plot_grid(tasks, COMPARISON, out / "benchmark.png")
     for name, family in (("safety_gym", SAFETY_GYM), ("velocity", VELOCITY)):
         if within := {task: groups for task, groups in tasks.items() if task in family}:
             plot_grid(within, COMPARISON, out / f"benchmark_{name}.png")

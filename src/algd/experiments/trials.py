@@ -13,7 +13,7 @@ from algd.evaluation.stats import bootstrap_interval
 from algd.experiments.scale import Scale
 from algd.runs.config import Settings
 from algd.runs.grouping import Groups
-from algd.sweeps.estimate import Speed, label, speeds
+from algd.sweeps.estimate import Speed, known_speeds, label, speeds
 from algd.sweeps.execution import cache, confirm, execute, plan, print_plan
 from algd.sweeps.executors import Workers
 from algd.sweeps.job import is_complete
@@ -232,8 +232,10 @@ def _means_and_intervals(each: Sequence[Mapping[str, Any]]) -> Row:
 
 
 def measured_speeds(jobs: Sequence[Job], out: Path, means: Resources) -> dict[str, Speed]:
-    """The speed of each kind of run, by its label."""
+    """The speed of each kind of run, by its label; only what is known, if nothing is to run."""
     path = out / "runs" / "speeds.json"
+    if means.present:
+        return known_speeds(path)
     return speeds(jobs, path, means.workers.threads, cache(), print)
 
 

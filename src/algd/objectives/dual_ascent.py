@@ -40,7 +40,7 @@ LARGEST_EXCESS = 0.25
 WORST_EPISODE = 10.0
 """In budgets: one disaster does not drown a hundred good episodes."""
 HIGHEST_COSTS = 0.95
-"""The quantile of expected costs down to which a limit may be relaxed."""
+"""The quantile of expected costs up to which a limit may be relaxed."""
 REACH_MEMORY = 100.0
 """Steps of the policy over which that quantile is averaged."""
 
@@ -78,9 +78,9 @@ class PrimalDualOptions(CriticOptions):
     """How far below zero, in units of rho, the multiplier of an augmented energy may go under
     `projected` and `episodes`: a limit above the budget, for critics that expect too much."""
     floor_follows: Annotated[bool, When("dual_signal", ("episodes",))] = False
-    """Whether it goes below zero only as far as the critics expect more than the limit of one
-    replayed action in twenty: a limit that nobody exceeds has nothing to relax, and the way back
-    from there would be lost when the policy comes to the budget."""
+    """Whether it goes below zero only as far as the critics expect more than the limit of one in
+    twenty of the actions that `dual_actions` names: a limit that nobody exceeds has nothing to
+    relax, and the way back from there would be lost when the policy comes to the budget."""
     pid: Annotated[Gains, When("dual", ("pid",))] = (0.05, 0.0005, 0.1)
     """Gains of the PID rule: proportional, integral, derivative."""
     initial_lam: float = 0.6931

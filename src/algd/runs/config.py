@@ -305,7 +305,9 @@ def check_config(config: dict[str, Any]) -> Settings:
     """The settings of a run, if all that `describe` describes is of its kind; its algorithm may be
     another version's."""
     try:
-        settings = Settings(**_with_tuples(config["settings"]))
+        chosen = _with_tuples(config["settings"])
+        check_values(Settings, chosen)
+        settings = Settings(**chosen)
         for part in (settings, *(Budget(**budget) for budget in config["budgets"])):
             check_fields(part)
         origin = config.get("started_from", {"run": "", "id": "", "step": 0})

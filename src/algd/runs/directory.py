@@ -175,15 +175,23 @@ class Run:
         return self.read_note(self.evaluation_path)
 
     def seconds(self) -> Seconds:
-        """What training took, by the measured speed of each piece and its last sign of progress."""
+        """What training took: on the clock by the measured speed of each piece of the run, of the
+        processor by the last sign of progress."""
         spent = (self.read_note(self.progress_path) or {}).get("processor_seconds")
         processor = float(spent) if isinstance(spent, int | float) else math.nan
         try:
             rows = map(json.loads, read_whole(self.timing_path).splitlines())
             # Copied from another run, they tell nothing of this one.
-            # A run that was interrupted has several pieces, each with a speed of its own.
-            pieces = {row.get("from", 0): row for row in rows if row["run"] == self.id}
-            took = [(row["step"] - a) / row["steps_per_second"] for a, row in pieces.items()]
+            own = [row for row in rows if row["run"] == self.id]
+            # The last rows of its pieces: a run that was interrupted has several, each with a speed
+            # of its own, and begins one where it began another if it was twice behind one
+            # checkpoint.
+            ends = [
+                row
+                for row, later in zip(own, [*own[1:], None], strict=True)
+                if later is None or _begun(later) != _begun(row) or later["step"] <= row["step"]
+            ]
+            took = [(row["step"] - _begun(row)) / row["steps_per_second"] for row in ends]
             wall = float(sum(took)) if took else math.nan
         except (OSError, ValueError, LookupError, TypeError, ZeroDivisionError):
             wall = math.nan
@@ -331,3 +339,8 @@ def directory_name(text: str) -> str:
         return name
     digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
     return f"{name.encode()[: LONGEST_NAME - 20].decode(errors='ignore')}-{digest}"
+
+
+def _begun(row: Mapping[str, Any]) -> int:
+    """The step at which the piece of a run began whose speed this is."""
+    return row.get("from", 0)

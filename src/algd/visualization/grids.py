@@ -6,6 +6,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from algd.evaluation.stats import Scores, performance_profile, performance_profile_band
 from algd.runs.grouping import Groups
@@ -45,11 +46,7 @@ def plot_grid(
             draw(axes, groups, styles)
         panels[0].set_title(f"{task}, {seeds_text(groups)}", fontsize=10)
     one_range(figure, tasks.values())
-    add_legend(figure, styles)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
-    print(f"Wrote {path}")
+    _save(figure, styles, path)
 
 
 def plot_profiles(returns: Mapping[str, Scores], costs: Mapping[str, Scores], path: Path) -> None:
@@ -66,10 +63,15 @@ def plot_profiles(returns: Mapping[str, Scores], costs: Mapping[str, Scores], pa
             if np.isfinite(low).all():
                 axes.fill_between(x, low, high, color=style.color, alpha=0.15, linewidth=0)
             share = performance_profile(values, x)
-            axes.plot(x, share, color=style.color, linestyle=style.dash, label=label)
+            drawn = {"linestyle": style.dash, "marker": style.marker, "markevery": 26}
+            axes.plot(x, share, color=style.color, markersize=4, label=label, **drawn)
         axes.set(xlim=(0.0, most), ylim=(-0.02, 1.02), xlabel=f"{quantity}, x")
         axes.set_ylabel(f"share of runs with {quantity} > x")
     panels[1].axvline(1.0, color=INK, linewidth=0.8, linestyle=":")
+    _save(figure, styles, path)
+
+
+def _save(figure: Figure, styles: Styles, path: Path) -> None:
     add_legend(figure, styles)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=130)

@@ -156,7 +156,7 @@ struct Single {
 };
 
 #if defined(__AVX512BF16__)
-// Rounded to bfloat16: a sum takes in two products at once. A matrix unit would read the same pairs.
+// Rounded to bfloat16: a sum takes in two products at once. A matrix unit reads the same pairs.
 struct Rounded {
   using Number = uint16_t;
   static constexpr int kDepth = 2;
