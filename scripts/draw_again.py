@@ -1,4 +1,4 @@
-"""Draw the figures of the benchmark again from its rows in docs/data, with today's code.
+"""Draw the figures of the plain benchmark again from its rows in docs/data, with today's code.
 
 python scripts/draw_again.py docs/data docs/images
 """
@@ -61,13 +61,13 @@ def main(data: Path, images: Path) -> None:
         env: {label: runs for label, runs in groups.items() if label not in ON_POLICY[1:]}
         for env, groups in tasks.items()
     }
-    plot_grid(off_policy, COMPARISON, images / "benchmark.png")
+    plot_grid(off_policy, COMPARISON, images / "plain_benchmark.png")
     pairs = {
         env: {label: groups[label] for label in ON_POLICY if label in groups}
         for env, groups in tasks.items()
         if groups.keys() & set(ON_POLICY[1:])
     }
-    plot_grid(pairs, COMPARISON, images / "on_policy.png")
+    plot_grid(pairs, COMPARISON, images / "plain_on_policy.png")
 
 
 if __name__ == "__main__":

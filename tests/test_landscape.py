@@ -64,7 +64,7 @@ def test_a_tiny_run_is_made_once_and_drawn(tmp_path, monkeypatch):
     assert names <= {path.name for path in tmp_path.iterdir()}
     rows = list(csv.DictReader((tmp_path / "landscape.csv").read_text().splitlines()))
     assert len(rows) == landscape.STATES["smoke"] * 2 * (1 + len(landscape.RHOS))
-    trained = tmp_path / "runs" / "DiffDrive-algd-smoke" / "metrics.jsonl"
+    trained = tmp_path / "runs" / "DiffDrive-algd-plain-smoke" / "metrics.jsonl"
     before = trained.stat().st_mtime_ns
     assert landscape.default_run("smoke", tmp_path) == trained.parent
     assert trained.stat().st_mtime_ns == before

@@ -331,7 +331,7 @@ def test_the_benchmark_is_drawn_again_from_its_rows(tmp_path):
     root = Path(__file__).parent.parent
     script, data = root / "scripts" / "draw_again.py", root / "docs" / "data"
     subprocess.run([sys.executable, str(script), str(data), str(tmp_path)], check=True)
-    for name in ("benchmark.png", "on_policy.png"):
+    for name in ("plain_benchmark.png", "plain_on_policy.png"):
         with Image.open(tmp_path / name) as drawn:
             assert len(drawn.convert("RGB").getcolors(2**24) or ()) > 100
     groups = runpy.run_path(str(script))["recorded_tasks"](data)["DiffDrive"]

@@ -31,6 +31,8 @@ from algd.training.loop import Progress
 from algd.types import UserError
 from algd.visualization import landscapes
 
+# Its energies are the paper's, in fixed units and with the whole square.
+PRESET = "algd-plain"
 # The reward critic is piecewise linear: its curvature lies in its kinks. What is measured is the
 # curvature of the energy smoothed by a Gaussian as wide as the sampler's finest noise.
 SMOOTHING = 0.07
@@ -111,12 +113,11 @@ def reproduce(scale: Scale, out: Path, run: Path | None = None) -> None:
 
 
 def default_run(scale: Scale, out: Path) -> Path:
-    """The benchmark's first run in `out`, continued if it was cut short, trained if it is not
-    there."""
-    directory = out / "runs" / f"DiffDrive-algd-{'smoke' if scale == 'smoke' else 'seed0'}"
+    """The run of `PRESET` in `out`, continued if it was cut short, trained if it is not there."""
+    directory = out / "runs" / f"DiffDrive-{PRESET}-{'smoke' if scale == 'smoke' else 'seed0'}"
     if not directory.exists():
         changes = SMOKE if scale == "smoke" else {}
-        api.train("DiffDrive", "algd", out=directory, report=_show, **changes)
+        api.train("DiffDrive", PRESET, out=directory, report=_show, **changes)
         return directory
     run = Run(directory)
     wanted = parse_config(run.config())[0].steps
