@@ -57,6 +57,18 @@ def watched(stage, every=1, discount=0.5):
     return list(play(lambda obs: np.zeros(1, np.float32), stage, 1, 0, discount, every))
 
 
+class Blind(Line):
+    def __init__(self):
+        super().__init__()
+
+
+def test_an_environment_that_takes_no_render_mode_is_said_to():
+    spec = EnvSpec(1, (-1.0,), (1.0,), (Budget(2.0),), 6)
+    stage = open_stage(Given(Blind), {}, spec)
+    assert 'cannot be made with render_mode="rgb_array"' in stage.note
+    assert len(watched(stage)) == 7
+
+
 def test_moments_add_up():
     moments = watched(stage_of())
     assert [moment.step for moment, _ in moments] == [0, 1, 2, 3, 4, 5, 6]

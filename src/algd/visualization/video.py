@@ -152,7 +152,10 @@ def open_stage(given: Given, options: dict[str, Any], spec: EnvSpec) -> Stage:
             note = f"{name} has no pictures (its render gives {type(picture).__name__})"
     except Exception as error:
         # Whatever a foreign renderer or a missing OpenGL raises: the numbers can still be shown.
-        note = f"{name} cannot draw itself here ({type(error).__name__}: {error})"
+        why = f"{type(error).__name__}: {error}"
+        if env is None and isinstance(error, TypeError):
+            why = f'it cannot be made with render_mode="rgb_array": {error}'
+        note = f"{name} cannot draw itself here ({why})"
     if note:
         if env is not None:
             env.close()
