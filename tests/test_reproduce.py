@@ -252,7 +252,7 @@ def test_the_scales_are_what_they_say(tmp_path):
     assert {t.job.settings.seed for t in cpu[:90]} == {0}
     assert {t.job.name for t in stability.runs("cpu", tmp_path)} <= {t.job.name for t in cpu}
     button = [t.job for t in cpu if t.job.settings.env == "PointButton1"]
-    assert {(j.settings.steps, j.settings.envs) for j in button} == {(60_000, 4), (500_000, 4)}
+    assert {(j.settings.steps, j.settings.envs) for j in button} == {(100_000, 4), (500_000, 4)}
     several = ablations.runs(*ablations.MONTE_CARLO, ("PointPush1",), "cpu", tmp_path)
     assert {t.job.algorithm.score_weight > 0.0 for t in several} == {True}
     paper = benchmark.runs("paper", tmp_path)

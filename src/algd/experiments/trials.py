@@ -96,10 +96,7 @@ PAPER_TASKS = (
 PAPER_SEEDS = range(10)
 DIFF_DRIVE = Task("DiffDrive", 20_000, envs=4)
 # As the table of the default has them, so that its runs are the same.
-CPU_TASKS = tuple(
-    Task(env, 60_000 if env.startswith("PointButton") else 100_000, 4, 10_000, 5, 20)
-    for env in (*SAFETY_GYM, *VELOCITY)
-)
+CPU_TASKS = tuple(Task(env, 100_000, 4, 10_000, 5, 20) for env in (*SAFETY_GYM, *VELOCITY))
 CPU_SEEDS = range(3)
 # What a line of the summary has of its runs.
 SUMMARISED = ("return", "cost", "violation_rate", "training_cost", "last5_return", "last5_cost")
