@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from statistics import fmean
 
-from algd.experiments.benchmark import significant
+from algd.experiments.pages import significant
 from algd.runs.grouping import evidence_in
 from algd.runs.record import Evidence
 from algd.sweeps import results

@@ -12,7 +12,7 @@ import pytest
 
 from algd.cli import main
 from algd.cli.reproduce import OF_RUNS, experiment
-from algd.experiments import ablations, benchmark, stability
+from algd.experiments import ablations, benchmark, pages, stability
 from algd.experiments.aggregates import (
     REFERENCE,
     MethodScores,
@@ -134,12 +134,14 @@ def test_the_page_of_the_benchmark_has_a_cell_for_each_task_and_algorithm(reprod
     page = (reproduced / "benchmark.md").read_text()
     # The first of the last five evaluations costs 30, the others 10 or 14.
     assert page.splitlines()[2] == "| DiffDrive | 20 |" + " 4.0 / 15.6 (2) |" * 5
+    lag = next(line for line in page.splitlines() if line.startswith("| SAC+Lag | 1 x 2 |"))
+    assert "| 1.00 [1.00, 1.00] | 0.78 [0.70, 0.86] |" in lag
     line = {"env": "Ant", "algorithm": "ALGD", "budget": 10.0, "seeds": 1}
     over = {**line, "last5_return": 1234.5, "last5_cost": 10.04}
     other = {**line, "env": "Car", "algorithm": "SAC", "last5_return": -0.25, "last5_cost": 10.0}
-    assert benchmark.comparison_page([over, other]).splitlines() == [
+    assert pages.comparison_page([over, other]).splitlines() == [
         "| task | budget | ALGD | SAC |",
-        "|---|---|---|---|",
+        "| --- | --- | --- | --- |",
         "| Ant | 10 | 1,234 / **10.0** (1) |  |",
         "| Car | 10 |  | -0.2 / 10.0 (1) |",
     ]

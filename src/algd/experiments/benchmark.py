@@ -1,9 +1,9 @@
 """Every algorithm on every task: test return, test cost, and what training cost."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from algd.experiments.aggregates import REFERENCE, aggregate_table, scores_of
+from algd.experiments.pages import aggregate_page, comparison_page
 from algd.experiments.scale import Scale
 from algd.experiments.trials import (
     CPU_SEEDS,
@@ -25,7 +25,6 @@ from algd.experiments.trials import (
     trials,
 )
 from algd.runs.files import write_atomically
-from algd.sweeps.results import Row
 from algd.visualization.grids import COMPARISON, plot_grid, plot_profiles
 
 ALGD, LGD = Method("ALGD", "algd"), Method("LGD", "lgd")
@@ -90,45 +89,20 @@ def reproduce(scale: Scale, out: Path, means: Resources = Resources()) -> None: 
         if within := {task: groups for task, groups in tasks.items() if task in family}:
             plot_grid(within, COMPARISON, out / f"benchmark_{name}.png")
     scores = scores_of(found)
+    aggregates = aggregate_table(scores)
     if scores:
         returns = {label: own.returns for label, own in scores.items()}
         costs = {label: own.costs for label, own in scores.items()}
         plot_profiles(returns, costs, out / "profiles.png")
-        save_table(aggregate_table(scores), out / "aggregates.csv")
+        save_table(aggregates, out / "aggregates.csv")
     with_ppo = {t.job.settings.env for t in found if t.label in ON_POLICY[1:]}
     pairs = [t for t in found if t.label in ON_POLICY and t.job.settings.env in with_ppo]
     if pairs:
         plot_grid(by_task(pairs), COMPARISON, out / "on_policy.png")
     summary = summary_table(found)
     save_table(summary, out / "benchmark.csv")
-    write_atomically(out / "benchmark.md", comparison_page(summary).encode())
+    page = comparison_page(summary) + (f"\n{aggregate_page(aggregates)}" if aggregates else "")
+    write_atomically(out / "benchmark.md", page.encode())
     print(f"Wrote {out / 'benchmark.md'}")
     save_table(recorded_rows(found, "eval", EVALUATED), out / "evaluations.csv")
     save_table(recorded_rows(found, "train", TRAINED), out / "training.csv")
-
-
-def comparison_page(summary: Sequence[Row]) -> str:
-    """A Markdown table, tasks by algorithms: return / cost, means of the last five evaluations over
-    the seeds, with how many these are; bold where the cost is above the budget."""
-    algorithms = list(dict.fromkeys(line["algorithm"] for line in summary))
-    lines = [
-        "| task | budget | " + " | ".join(algorithms) + " |",
-        "|---" * (len(algorithms) + 2) + "|",
-    ]
-    for task in dict.fromkeys(line["env"] for line in summary):
-        own = {line["algorithm"]: line for line in summary if line["env"] == task}
-        budget = next(iter(own.values()))["budget"]
-        cells = [_cell(own[name]) if name in own else "" for name in algorithms]
-        lines.append("| " + " | ".join([task, f"{budget:g}", *cells]) + " |")
-    return "\n".join(lines) + "\n"
-
-
-def _cell(line: Row) -> str:
-    earned, paid = (significant(line[f"last5_{what}"]) for what in ("return", "cost"))
-    paid = f"**{paid}**" if line["last5_cost"] > line["budget"] else paid
-    return f"{earned} / {paid} ({line['seeds']})"
-
-
-def significant(value: float) -> str:
-    """Three digits or so."""
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.1f}"
