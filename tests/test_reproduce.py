@@ -5,6 +5,9 @@ import dataclasses
 import io
 import json
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -21,11 +24,12 @@ from algd.experiments.aggregates import (
     safe_returns,
     scores_of,
 )
-from algd.experiments.trials import family
+from algd.experiments.trials import family, summary_table
 from algd.runs.config import Settings, describe, make_envs
 from algd.runs.directory import create_run
 from algd.runs.files import LogPosition, seal
 from algd.sweeps.estimate import label
+from algd.sweeps.job import is_complete
 
 PICTURES = ("stability", "benchmark", "profiles", "on_policy", "ablation_mc")
 
@@ -221,6 +225,21 @@ def test_nothing_is_trained_for_what_is_there(reproduced, tmp_path, capsys):
     with pytest.raises(SystemExit):
         main(["reproduce", "runtime", *words])
     assert "measures and reads no runs" in capsys.readouterr().err
+
+
+def test_the_pages_have_the_numbers_of_the_records():
+    """The tables in docs/ are those that the commands beside them make of docs/data/runs."""
+    docs = Path(__file__).parent.parent / "docs"
+    found = [
+        trial._replace(job=dataclasses.replace(trial.job, records=docs / "data" / "runs"))
+        for trial in benchmark.runs("cpu", docs / "nowhere")
+    ]
+    table = pages.comparison_page(summary_table([t for t in found if is_complete(t.job)]))
+    assert table in (docs / "benchmark.md").read_text("utf-8")
+    script = docs.parent / "scripts" / "task_table.py"
+    words = [sys.executable, str(script), str(docs / "data" / "runs")]
+    rows = subprocess.run(words, check=True, capture_output=True, encoding="utf-8").stdout
+    assert rows in (docs / "results.md").read_text("utf-8")
 
 
 def test_seeds_that_not_all_tasks_have_are_named(reproduced, capsys):
