@@ -82,7 +82,7 @@ def test_what_is_measured_by_the_limit_keeps_its_meaning_under_another(critics):
         state,
         dual=dataclasses.replace(state.dual, lam=jnp.array([0.8])),
         excess=jnp.ones((2, 1)),
-        reach=jnp.ones(1),
+        reach=jnp.array([0.5]),
         units=dataclasses.replace(state.units, count=jnp.asarray(1)),
     )
     source = Snapshot(Path(), SHORT, algorithm, "algd", old, state, 0, 0, [], {})
@@ -93,7 +93,11 @@ def test_what_is_measured_by_the_limit_keeps_its_meaning_under_another(critics):
     assert np.abs(expected[0]) > 0.0
     price = [each.dual.lam / budget_unit(algorithm, each) for each in (state, started)]
     np.testing.assert_allclose(*price, rtol=1e-6)
-    for name in ("episode_scale", "limit", "excess", "reach"):
+    # The highest expectations, above the limits that they are compared with.
+    units = [budget_unit(algorithm, each) for each in (state, started)]
+    highest = [each.reach * u + each.limit for each, u in zip((state, started), units, strict=True)]
+    np.testing.assert_allclose(*highest, rtol=1e-5)
+    for name in ("episode_scale", "limit", "excess"):
         np.testing.assert_array_equal(getattr(started, name), getattr(fresh, name))
 
 
@@ -106,6 +110,19 @@ def test_the_constraint_comes_after_the_reward():
     check_fits(source, bound, fresh, "DiffDrive", spec)
     assert learnt.reach is None
     np.testing.assert_array_equal(warm_start(source, fresh).reach, [0.0])
+
+
+@pytest.mark.parametrize(("follower", "lowest"), [("lgd", 0.0), ("algd", -0.7)])
+def test_a_relaxed_limit_is_not_taken_for_a_price_below_zero(follower, lowest):
+    """Where the energy is plain, a multiplier below zero would pay for cost."""
+    leader, after = small("algd"), small(follower)
+    spec = EnvSpec(3, (-1.0,), (1.0,), (Budget(20.0),), 100)
+    learnt, fresh = (each.init(spec, jax.random.key(0)) for each in (leader, after))
+    learnt = dataclasses.replace(
+        learnt, dual=dataclasses.replace(learnt.dual, lam=jnp.array([-0.7]))
+    )
+    source = Snapshot(Path(), SHORT, leader, "algd", spec, learnt, 0, 0, [], {})
+    np.testing.assert_allclose(warm_start(source, fresh).dual.lam, [lowest])
 
 
 def test_such_a_run_resumes_exactly(source, tmp_path):

@@ -97,12 +97,14 @@ def test_numbers_are_written_for_people():
 
 
 def test_each_piece_of_a_run_has_a_speed_of_its_own(tmp_path):
-    """100 steps at 50 a second, of which 40 again at 20, and 100 more at 4."""
+    """100 steps at 50 a second, of which 40 again at 20, and twice more behind their end: 80 steps
+    at 2 until it was interrupted again, and 100 at 4."""
     run = write_run(tmp_path / "run")
-    pieces = [(0, 50, 60.0), (0, 100, 50.0), (60, 100, 20.0), (100, 120, 2.0), (100, 200, 4.0)]
+    pieces = [(0, 50, 60.0), (0, 100, 50.0), (60, 100, 20.0)]
+    pieces += [(100, 120, 9.0), (100, 180, 2.0), (100, 120, 9.0), (100, 200, 4.0)]
     rows = [{"run": run.id, "from": a, "step": b, "steps_per_second": v} for a, b, v in pieces]
     run.timing_path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    assert run.seconds().wall == 100 / 50 + 40 / 20 + 100 / 4
+    assert run.seconds().wall == 100 / 50 + 40 / 20 + 80 / 2 + 100 / 4
 
 
 def test_figures_of_a_run(runs):

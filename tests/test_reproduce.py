@@ -218,7 +218,9 @@ def test_nothing_is_trained_for_what_is_there(reproduced, tmp_path, capsys):
             shutil.copytree(run, tmp_path / "runs" / run.name)
     words = ["--scale", "smoke", "--out", str(tmp_path), "--present"]
     main(["reproduce", "ablation-mc", *words])
-    assert "The speed of N = 2 on DiffDrive was not measured here." in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "The speed of N = 2 on DiffDrive was not measured here." in said
+    assert "ablation_mc_time.csv" not in said
     assert not (tmp_path / "ablation_mc_time.csv").exists()
     main(["reproduce", "benchmark", *words])
     assert [line["algorithm"] for line in read(tmp_path / "benchmark.csv")] == ["PPO+Lag"]
@@ -243,18 +245,23 @@ def test_the_pages_have_the_numbers_of_the_records():
 
 
 def test_seeds_that_not_all_tasks_have_are_named(reproduced, capsys):
-    """Two seeds of the reference and one of ALGD on a task, two of both on another."""
-    found = [
-        trial._replace(job=dataclasses.replace(trial.job, records=None))
-        for trial in benchmark.runs("smoke", reproduced)
-        if trial.label in ("ALGD", REFERENCE)
-    ]
-    alone = next(trial for trial in found if trial.label == "ALGD")
-    scores = scores_of([trial for trial in found if trial is not alone])
+    """Two seeds of the reference and of ALGD, but one of ALGD on the first of two tasks."""
+
+    def of_task(trial, env):
+        settings = dataclasses.replace(trial.job.settings, env=env)
+        return trial._replace(job=dataclasses.replace(trial.job, settings=settings))
+
+    both = [t for t in benchmark.runs("smoke", reproduced) if t.label in ("ALGD", REFERENCE)]
+    lacking = next(trial for trial in both if trial.label == "ALGD")
+    found = [of_task(trial, "PointPush1") for trial in both if trial is not lacking]
+    scores = scores_of([*found, *(of_task(trial, "AntVelocity") for trial in both)])
     assert {label: own.returns.shape for label, own in scores.items()} == {
-        "ALGD": (1, 1),
-        REFERENCE: (2, 1),
+        "ALGD": (1, 2),
+        REFERENCE: (2, 2),
     }
+    assert capsys.readouterr().out == (
+        "ALGD: 1 seed(s) count, more are there of AntVelocity alone.\n"
+    )
 
 
 def test_the_time_table_of_an_ablation(reproduced):

@@ -42,7 +42,7 @@ REACH = (TRUNCATE + 1.0) * SMOOTHING
 RHOS = (0.1, 0.3, 1.0, 3.0, 10.0)
 # Near the boundary: the cost within this share of the limit.
 NEAR = 0.05
-# Less curvature than this changes the energy over the whole box by less than a fifth of the default
+# Less curvature than this changes the energy over the whole box by less than a fifth of its
 # temperature; the flat pieces of a piecewise linear critic count as convex.
 FLAT = -0.01
 STATES: dict[Scale, int] = {"smoke": 4, "cpu": 32, "paper": 200}

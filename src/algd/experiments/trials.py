@@ -252,7 +252,9 @@ def recorded_rows(found: Sequence[Trial], kind: str, names: Sequence[str]) -> li
 
 
 def save_table(table: Sequence[Row], path: Path) -> None:
-    """Write it and say where."""
+    """Write it and say where; nothing if it has no row."""
+    if not table:
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     write_csv(table, path)
     print(f"Wrote {path}")

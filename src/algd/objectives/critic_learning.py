@@ -232,11 +232,16 @@ def measure(options: CriticOptions, state: S, batch: Transition) -> tuple[S, Tra
 
 def in_limits_of(options: CriticOptions, state: S, limit: Float[Array, " constraints"]) -> S:
     """The state with other limits; what is measured by the old ones moves along."""
-    moved = replace(state, limit=limit)
-    if state.units is None:
-        return moved
-    old, new = (state.units.cost_unit(h, options.cost_discount) for h in (state.limit, limit))
-    return _rescaled(moved, jnp.ones(()), old / new)
+    units = state.units
+    old, new = (
+        jnp.ones_like(h) if units is None else units.cost_unit(h, options.cost_discount)
+        for h in (state.limit, limit)
+    )
+    reach = state.reach
+    if reach is not None:
+        reach = (reach * old + state.limit - limit) / new
+    moved = replace(state, limit=limit, reach=reach)
+    return moved if units is None else _rescaled(moved, jnp.ones(()), old / new)
 
 
 def _rescaled(state: S, by_reward: Float[Array, ""], by_cost: Float[Array, " constraints"]) -> S:

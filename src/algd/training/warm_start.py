@@ -7,13 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from algd.objectives.critic_learning import CriticOptions, PrimalDualState, in_limits_of
+from algd.objectives.multipliers import ProjectedState
 from algd.runs.checkpoint import Snapshot
 from algd.types import Algorithm, EnvSpec, LearnerState, UserError
 
 # What belongs to a task and not to the networks; PPO's ring holds the costs of past episodes.
 OF_THE_TASK = (
     *("limit", "low", "high", "episode_costs", "episodes"),
-    *("episode_scale", "goes_on", "excess", "reach"),
+    *("episode_scale", "goes_on", "excess"),
 )
 
 
@@ -60,8 +61,8 @@ def check_fits(
 def _shapes(state: LearnerState) -> dict[str, list[int]]:
     leaves = jax.tree_util.tree_leaves_with_path(state)
     shapes = {jax.tree_util.keystr(path): list(leaf.shape) for path, leaf in leaves}
-    # The task's own is not taken over.
-    return {name: shape for name, shape in shapes.items() if name[1:] not in OF_THE_TASK}
+    # The task's own is not taken over, and what nobody asked for before begins anew.
+    return {n: shape for n, shape in shapes.items() if n[1:] not in (*OF_THE_TASK, "reach")}
 
 
 def warm_start(source: Snapshot, fresh: LearnerState) -> LearnerState:
@@ -69,6 +70,13 @@ def warm_start(source: Snapshot, fresh: LearnerState) -> LearnerState:
     state, options = source.state, source.algorithm
     if isinstance(options, CriticOptions) and isinstance(fresh, PrimalDualState):
         state = in_limits_of(options, state, fresh.limit)
+        if state.reach is None or fresh.reach is None:
+            state = dataclasses.replace(state, reach=fresh.reach)
+        if isinstance(state.dual, ProjectedState):
+            # Below zero only where that is meant: no further than a fresh one begins.
+            lowest = jnp.minimum(fresh.dual.lam, 0.0)
+            dual = ProjectedState(jnp.maximum(state.dual.lam, lowest))
+            state = dataclasses.replace(state, dual=dual)
     kept = {n: getattr(fresh, n) for n in OF_THE_TASK if hasattr(fresh, n)}
     # Copies: an update takes its arguments' memory, and the source may serve other runs too.
     return jax.tree.map(jnp.copy, dataclasses.replace(state, **kept))
