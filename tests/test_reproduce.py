@@ -138,6 +138,7 @@ def test_the_page_of_the_benchmark_has_a_cell_for_each_task_and_algorithm(reprod
     page = (reproduced / "benchmark.md").read_text()
     # The first of the last five evaluations costs 30, the others 10 or 14.
     assert page.splitlines()[2] == "| DiffDrive | 20 |" + " 4.0 / 15.6 (2) |" * 5
+    assert page.splitlines()[6] == "| DiffDrive | 20 |" + " 1.50 |" * 5
     lag = next(line for line in page.splitlines() if line.startswith("| SAC+Lag | 1 x 2 |"))
     assert "| 1.00 [1.00, 1.00] | 0.78 [0.70, 0.86] |" in lag
     line = {"env": "Ant", "algorithm": "ALGD", "budget": 10.0, "seeds": 1}
@@ -236,8 +237,10 @@ def test_the_pages_have_the_numbers_of_the_records():
         trial._replace(job=dataclasses.replace(trial.job, records=docs / "data" / "runs"))
         for trial in benchmark.runs("cpu", docs / "nowhere")
     ]
-    table = pages.comparison_page(summary_table([t for t in found if is_complete(t.job)]))
-    assert table in (docs / "benchmark.md").read_text("utf-8")
+    summary = summary_table([trial for trial in found if is_complete(trial.job)])
+    page = (docs / "benchmark.md").read_text("utf-8")
+    assert pages.comparison_page(summary) in page
+    assert pages.swing_page(summary) in page
     script = docs.parent / "scripts" / "task_table.py"
     words = [sys.executable, str(script), str(docs / "data" / "runs")]
     rows = subprocess.run(words, check=True, capture_output=True, encoding="utf-8").stdout

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from algd.experiments.aggregates import REFERENCE, aggregate_table, scores_of
-from algd.experiments.pages import aggregate_page, comparison_page
+from algd.experiments.pages import aggregate_page, comparison_page, swing_page
 from algd.experiments.scale import Scale
 from algd.experiments.trials import (
     CPU_SEEDS,
@@ -101,8 +101,8 @@ def reproduce(scale: Scale, out: Path, means: Resources = Resources()) -> None: 
         plot_grid(by_task(pairs), COMPARISON, out / "on_policy.png")
     summary = summary_table(found)
     save_table(summary, out / "benchmark.csv")
-    page = comparison_page(summary) + (f"\n{aggregate_page(aggregates)}" if aggregates else "")
-    write_atomically(out / "benchmark.md", page.encode())
+    parts = [comparison_page(summary), swing_page(summary), aggregate_page(aggregates)]
+    write_atomically(out / "benchmark.md", "\n".join(parts).encode())
     print(f"Wrote {out / 'benchmark.md'}")
     save_table(recorded_rows(found, "eval", EVALUATED), out / "evaluations.csv")
     save_table(recorded_rows(found, "train", TRAINED), out / "training.csv")

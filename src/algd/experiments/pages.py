@@ -1,7 +1,7 @@
 """Tables of a comparison as Markdown, for readers."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from algd.sweeps.results import Row
 
@@ -23,14 +23,13 @@ AGGREGATES = (
 def comparison_page(summary: Sequence[Row]) -> str:
     """Tasks by algorithms: return / cost, means of the last five evaluations over the seeds, with
     how many these are; bold where the cost is above the budget."""
-    algorithms = list(dict.fromkeys(line["algorithm"] for line in summary))
-    rows = []
-    for task in dict.fromkeys(line["env"] for line in summary):
-        own = {line["algorithm"]: line for line in summary if line["env"] == task}
-        budget = next(iter(own.values()))["budget"]
-        cells = [_pair(own[name]) if name in own else "" for name in algorithms]
-        rows.append([task, f"{budget:g}", *cells])
-    return _markdown(["task", "budget", *algorithms], rows)
+    return _tasks_by_algorithms(summary, _pair)
+
+
+def swing_page(summary: Sequence[Row]) -> str:
+    """Tasks by algorithms: the cost of the worst of the last five evaluations, in budgets, a mean
+    over the seeds. A policy that swings about its budget keeps it on average only."""
+    return _tasks_by_algorithms(summary, lambda x: f"{x['last5_worst_cost'] / x['budget']:.2f}")
 
 
 def aggregate_page(table: Sequence[Row]) -> str:
@@ -46,6 +45,17 @@ def aggregate_page(table: Sequence[Row]) -> str:
 def significant(value: float) -> str:
     """Three digits or so."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.1f}"
+
+
+def _tasks_by_algorithms(summary: Sequence[Row], cell: Callable[[Row], str]) -> str:
+    algorithms = list(dict.fromkeys(line["algorithm"] for line in summary))
+    rows = []
+    for task in dict.fromkeys(line["env"] for line in summary):
+        own = {line["algorithm"]: line for line in summary if line["env"] == task}
+        budget = next(iter(own.values()))["budget"]
+        cells = [cell(own[name]) if name in own else "" for name in algorithms]
+        rows.append([task, f"{budget:g}", *cells])
+    return _markdown(["task", "budget", *algorithms], rows)
 
 
 def _pair(line: Row) -> str:

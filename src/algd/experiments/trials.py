@@ -204,6 +204,7 @@ def summary_table(found: Sequence[Trial]) -> list[Row]:
     for task, groups in by_task(found).items():
         for line, runs in groups.items():
             each = [values for run in runs if (values := row(run))]
+            worst = [max(r["cost"] for r in run.rows("eval")[-5:]) for run in runs]
             table.append(
                 {
                     "env": task,
@@ -213,6 +214,7 @@ def summary_table(found: Sequence[Trial]) -> list[Row]:
                     "steps": each[0]["steps"],
                     "budget": each[0]["budget"],
                     **_means_and_intervals(each),
+                    "last5_worst_cost": float(np.mean(worst)),
                     "seeds_over_budget": sum(v["cost"] > v["budget"] for v in each),
                 }
             )
