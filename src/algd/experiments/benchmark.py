@@ -101,7 +101,8 @@ def reproduce(scale: Scale, out: Path, means: Resources = Resources()) -> None: 
         plot_grid(by_task(pairs), COMPARISON, out / "on_policy.png")
     summary = summary_table(found)
     save_table(summary, out / "benchmark.csv")
-    parts = [comparison_page(summary), swing_page(summary), aggregate_page(aggregates)]
+    parts = [comparison_page(summary), swing_page(summary)]
+    parts += [aggregate_page(aggregates)] if aggregates else []
     write_atomically(out / "benchmark.md", "\n".join(parts).encode())
     print(f"Wrote {out / 'benchmark.md'}")
     save_table(recorded_rows(found, "eval", EVALUATED), out / "evaluations.csv")
