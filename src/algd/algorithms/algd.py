@@ -101,7 +101,7 @@ class ALGD(PrimalDualOptions):
     temperature: Literal["score", "fixed", "learnt"] = "score"
     """Where the temperature counts: in the score's target alone (paper), or also as the weight of
     the chain's entropy, which stays as it is or is learnt so that the entropy meets its aim."""
-    entropy_per_action: Annotated[float, When("temperature", ("learnt",))] = -2.0
+    entropy_per_action: Annotated[float, When("temperature", ("learnt",))] = -4.0
     """The entropy of the chain aimed at, per action coordinate: a lower bound of the policy's."""
     beta_rate: Annotated[Positive, When("temperature", ("learnt",))] = 3e-3
     """Adam step size of the temperature's logarithm."""
