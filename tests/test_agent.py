@@ -142,6 +142,19 @@ def test_an_agent_on_an_environment_without_a_name():
 
 
 @unpainted
+def test_an_agent_that_was_stopped_says_so_when_it_acts():
+    agent = algd.Agent("sac-lag", "DiffDrive", out="agent", **SIZES)
+    agent.learn(100, callback=lambda event: event.step < 40)
+    with pytest.warns(UserWarning, match=r"agent is unfinished: .* step 40 of 100"):
+        agent.predict(OBS)
+    again = algd.load("zoo:DiffDrive", seed=1e1)
+    first = again.predict(OBS, mode="best", candidates=2e0)
+    assert np.array_equal(
+        first, algd.load("zoo:DiffDrive", seed=10).predict(OBS, mode="best", candidates=2)
+    )
+
+
+@unpainted
 def test_start_from_another():
     first = algd.Agent("sac-lag", "DiffDrive", out="first", **SIZES).learn(20)
     second = algd.Agent(start_from=first.run, budget=5, out="second", envs=2, eval_episodes=1)
@@ -160,8 +173,18 @@ def test_start_from_another():
         (lambda: algd.Agent("algd", "DiffDrive", rhoo=2), r"no setting 'rhoo'.*rho"),
         (lambda: algd.Agent("algd", Meter).learn(4), "has no budget of its own"),
         (lambda: algd.Agent().learn(total_timesteps=9), r"no total_timesteps\. .* called steps"),
-        (lambda: algd.Agent().learn(9, progress_bar=True), r"no progress_bar\. .* progress\?"),
+        (lambda: algd.Agent().learn(9, progress_bar=True), r"no progress_bar\. .* called progress"),
         (lambda: algd.load("nowhere"), "There is no directory nowhere"),
+        (lambda: algd.Agent("algd", "DiffDrive", budget=-1), "must be a finite number"),
+        (lambda: algd.load("zoo:DiffDrive", seed=0.5), "seed must be a whole number"),
+        (
+            lambda: algd.evaluate(algd.load("zoo:diffdrive").policy, checkpoint=0),
+            r"one checkpoint: algd.load\(run, 0\)",
+        ),
+        (
+            lambda: algd.Agent("algd", "DiffDrive", cost_function=lambda *_: 1.0, out="x").learn(4),
+            "What may an episode of DiffDrive cost by this cost_function",
+        ),
     ],
 )
 def test_mistakes(mistake, said, monkeypatch):

@@ -499,6 +499,55 @@ def test_stacked_frames_and_tuples():
         paired.predict(two[:1])
 
 
+class Bare(gymnasium.Env):
+    """Numbers without an axis, where it is told to have some."""
+
+    def __init__(self, observed=(), acted=(1,)):
+        box = gymnasium.spaces.Box
+        parts = (box(-9, 9, observed), box(-9, 9, (1,)))
+        self.observation_space = gymnasium.spaces.Tuple(parts) if observed == () else parts[1]
+        self.action_space = box(-1, 1, acted)
+
+    def _seen(self):
+        return self.observation_space.sample()
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.observation_space.seed(seed)
+        return self._seen(), {}
+
+    def step(self, action):
+        return self._seen(), 0.0, False, False, {"cost": 1.0}
+
+
+def test_a_tuple_with_a_bare_number_is_trained_on_and_read_again(tmp_path):
+    run = algd.train(Bare, "sac-lag", budget=3, horizon=8, out=tmp_path / "run", **SIZES)
+    seen = Bare().observation_space.sample()
+    assert seen[0].shape == ()
+    assert load(run.directory).predict(seen).shape == (1,)
+    assert algd.evaluate(run, 2, env=Bare)["episodes"] == 2
+
+
+@pytest.mark.parametrize(("observed", "acted", "what"), [((1,), (), "actions")])
+def test_bare_numbers_as_a_whole_space_are_refused(observed, acted, what, tmp_path):
+    def make():
+        return Bare(observed, acted)
+
+    with pytest.raises(UserError, match=f"The {what} of .* numbers without an axis: .*\\(1,\\)"):
+        algd.train(make, "sac-lag", budget=3, horizon=8, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_options_of_an_environment_may_be_a_dictionary(tmp_path):
+    told = {**SIZES, "env_options": {"horizon": np.int64(10), "cost_parts": False}}
+    run = algd.train("DiffDrive", "sac-lag", out=tmp_path / "run", **told)
+    assert run.config()["settings"]["env_options"] == ["horizon=10", "cost_parts=false"]
+    found = algd.evaluate(run, 2, env_options={"horizon": 5})
+    assert found["episodes"] == 2
+    with pytest.raises(UserError, match="env_options are numbers, texts"):
+        algd.train("DiffDrive", "sac-lag", env_options={"horizon": object()})
+
+
 @pytest.mark.parametrize("kind", [gymnasium.spaces.Dict, gymnasium.spaces.Tuple])
 def test_layouts_are_those_of_gymnasiums_flatten(kind):
     boxes = [gymnasium.spaces.Box(-1, 1, shape) for shape in ((2,), (3, 2), ())]
@@ -525,6 +574,8 @@ action = policy.predict(obs)
 left, right = action
 one, two = [policy.predict(obs) for _ in range(2)]
 one, two = policy.predict(obs), policy.predict(obs)
+for _ in range(300):
+    policy.predict(obs)
 mistakes = ["action, state = policy.predict(obs)", "a, _ = policy.predict(obs, mode='sampled')"]
 for mistake in mistakes:
     try:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import algd
+from algd.api import several
 from algd.cli import main
 from algd.evaluation.policy import load
 from algd.runs.best import best_step, excess
@@ -309,6 +310,25 @@ def test_a_program_that_fails_says_how_to_go_on(tmp_path):
     assert Run(tmp_path / "run").checkpoints()[-1][0] == 8
 
 
+@pytest.mark.parametrize("leave", [SystemExit("closed"), KeyboardInterrupt()])
+def test_who_leaves_loses_nothing_either(leave, tmp_path):
+    def callback(event):
+        if event.step == 60:
+            raise leave
+
+    with pytest.raises(type(leave)) as left:
+        train(tmp_path / "run", callbacks=[callback])
+    assert "Step 60 is saved. Go on with: algd resume" in "".join(left.value.__notes__)
+    assert Run(tmp_path / "run").checkpoints()[-1][0] == 60
+
+
+@pytest.mark.parametrize("wrong", [3, [print, "no"]])
+def test_what_cannot_be_called_is_no_callback(wrong):
+    with pytest.raises(UserError, match="A callback is a function of one event"):
+        several(wrong)
+    assert list(several(None)) == []
+
+
 def test_python_takes_one_callback_or_several(tmp_path, monkeypatch):
     monkeypatch.setattr("algd.api.preset", lambda name: small(name))
     fields = {k: v for k, v in vars(SHORT).items() if k != "env"}
@@ -318,3 +338,4 @@ def test_python_takes_one_callback_or_several(tmp_path, monkeypatch):
         assert run.checkpoints()[-1][0] == 0
         run, _ = algd.resume(run.directory, callback=lambda event: event.step < 40)
         assert run.checkpoints()[-1][0] == 40
+    assert algd.resume(run.directory, steps=80, callback=None)[0].checkpoints()[-1][0] == 80

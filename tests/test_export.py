@@ -261,6 +261,11 @@ def test_the_readme_states_the_interface(tmp_path):
     assert "| highest action | [1.0, 3.0] |" in text
     assert re.search(r"latency \| \d+ µs median", text)
     assert "holds" not in text
+    assert "no\ndeterministic file" in text
+    assert "`policy.onnx`" not in text
+    scattered("cal", SPECS["crooked"]).export(tmp_path / "cal", "onnx")
+    text = (tmp_path / "cal" / "README.md").read_text()
+    assert "`policy.onnx` is deterministic" in text
 
 
 def test_the_readme_says_where_the_parts_of_an_observation_are(tmp_path):

@@ -13,7 +13,7 @@ from algd.cli.progress import progress_line
 from algd.envs import CostFunction, EnvLike, registered
 from algd.evaluation.acting import CANDIDATES
 from algd.evaluation.observations import refuse_pair
-from algd.evaluation.policy import FIRST_CALLS, Forecast, Policy
+from algd.evaluation.policy import Forecast, Policy, policy_of
 from algd.evaluation.policy import load as load_policy
 from algd.runs.checkpoint import Which, read_snapshot
 from algd.runs.config import Given, parse_config
@@ -80,15 +80,14 @@ class Agent:
     def policy(self) -> Policy:
         """What the agent does now."""
         if self._policy is None:
-            found = read_snapshot(self.run)
-            self._policy = Policy(found.algorithm, found.state, found.spec, self.seed, found)
+            self._policy = policy_of(read_snapshot(self.run), self.seed)
         return self._policy
 
     def learn(
         self,
         steps: Number | None = None,
         *,
-        callback: Callback | Sequence[Callback] = (),
+        callback: Callback | Sequence[Callback] | None = (),
         progress: bool = False,
         **habits: Any,
     ) -> "Agent":
@@ -147,7 +146,7 @@ class Agent:
         deterministic: bool = True,
         *,
         mode: Choice | None = None,
-        candidates: int = CANDIDATES,
+        candidates: Number = CANDIDATES,
         return_info: Literal[False] = False,
     ) -> np.ndarray: ...
 
@@ -158,7 +157,7 @@ class Agent:
         deterministic: bool = True,
         *,
         mode: Choice | None = None,
-        candidates: int = CANDIDATES,
+        candidates: Number = CANDIDATES,
         return_info: Literal[True],
     ) -> tuple[np.ndarray, Forecast]: ...
 
@@ -168,13 +167,13 @@ class Agent:
         deterministic: bool = True,
         *,
         mode: Any = None,
-        candidates: int = CANDIDATES,
+        candidates: Number = CANDIDATES,
         return_info: Any = False,
     ) -> np.ndarray | tuple[np.ndarray, Forecast]:
         """The action for an observation or a batch of them, as `Policy.predict` returns it: alone,
         without a state."""
-        if not return_info and self.policy.asked < FIRST_CALLS:
-            refuse_pair()
+        if not return_info:
+            refuse_pair(self.policy.called_at)
         return self.policy.predict(
             obs, deterministic, mode=mode, candidates=candidates, return_info=return_info
         )
@@ -185,7 +184,7 @@ class Agent:
         *,
         seed: Number = 12345,
         mode: Choice = "deterministic",
-        candidates: int = CANDIDATES,
+        candidates: Number = CANDIDATES,
     ) -> dict[str, Any]:
         """Returns and costs of fresh episodes, as `algd.evaluate` gives them."""
         return api.evaluate(self, episodes, seed=seed, mode=mode, candidates=candidates)
@@ -195,7 +194,8 @@ class Agent:
         return self.policy.export(directory, form)
 
     def save(self, path: str | Path) -> Run:
-        """Copy the run to a new directory, from which `algd.load` makes the same agent again."""
+        """Copy the run with all of its checkpoints to a new directory, from which `algd.load` makes
+        the agent again; which of them acts is said there, by default the newest."""
         place = Path(path)
         if place.exists():
             raise UserError(f"{place} exists already: choose another directory.")
@@ -211,7 +211,7 @@ def load(
     run: str | Path | Run,
     checkpoint: Which = "last",
     *,
-    seed: int = 0,
+    seed: Number = 0,
     env: EnvLike | None = None,
     cost_function: CostFunction | None = None,
     trust: bool = False,

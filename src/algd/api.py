@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from algd.algorithms import canonical_preset, preset
 from algd.envs import THERE, CostFunction, EnvLike, find, is_found_again, name_of
-from algd.envs.requirements import with_new_limits
+from algd.envs.requirements import check_budget, with_new_limits
 from algd.evaluation.acting import CANDIDATES
 from algd.evaluation.episodes import evaluate as roll_out
 from algd.evaluation.policy import Policy, load
@@ -24,6 +24,7 @@ from algd.runs.config import (
     is_another_task,
     make_envs,
     with_environment,
+    written_options,
 )
 from algd.runs.directory import Run, directory_name
 from algd.runs.grouping import gather
@@ -42,7 +43,7 @@ def train(
     budget: BudgetLike = (),
     cost_function: CostFunction | None = None,
     start_from: str | Path | Run | None = None,
-    callback: Callback | Sequence[Callback] = (),
+    callback: Callback | Sequence[Callback] | None = (),
     report: Report = loop.nothing,
     **options: Any,
 ) -> Run:
@@ -59,9 +60,10 @@ def train(
     where nothing else is said. A `callback`, or each of several, is called with every row of
     metrics and every evaluation; its answer `False` stops the run with everything saved.
     """
+    callbacks = several(callback)
     source = read_snapshot(start_from) if start_from is not None else None
     settings, chosen, name, given = planned(env, algorithm, budget, cost_function, options, source)
-    return run_to_end(settings, chosen, name, out, report, source, given, several(callback))
+    return run_to_end(settings, chosen, name, out, report, source, given, callbacks)
 
 
 class Plan(NamedTuple):
@@ -96,6 +98,10 @@ def planned(
         if option not in known:
             hint = " The preset is `algorithm`." if option == "preset" else nearest(option, known)
             raise UserError(f"There is no setting {option!r}.{hint}")
+    for budget in budgets:
+        check_budget(defaults.env, budget)
+    if isinstance(options.get("env_options"), Mapping):
+        options = {**options, "env_options": written_options(options["env_options"])}
     given = fitted_fields(Settings, {k: v for k, v in options.items() if k in of_run})
     if budgets:
         given["budget"] = tuple(each.limit for each in budgets)
@@ -121,9 +127,18 @@ def planned(
     return Plan(settings, changed, name, needed)
 
 
-def several(callback: Callback | Sequence[Callback]) -> Sequence[Callback]:
-    """Callbacks of which one may be given alone."""
-    return [callback] if callable(callback) else callback
+def several(callback: Any) -> Sequence[Callback]:
+    """Callbacks of which one may be given alone, or none; what cannot be called is refused before
+    anything is written."""
+    found: list[Any] = [callback]
+    if callback is None or isinstance(callback, Sequence):
+        found = list(callback or ())
+    for one in found:
+        if not callable(one):
+            raise UserError(
+                f"A callback is a function of one event (docs/own_problem.md), not {one!r:.80}."
+            )
+    return found
 
 
 def defaults_of(
@@ -200,7 +215,7 @@ def resume(
     tell: Callable[[str], None] = lambda note: None,
     env: EnvLike | None = None,
     trust: bool = False,
-    callback: Callback | Sequence[Callback] = (),
+    callback: Callback | Sequence[Callback] | None = (),
     cost_function: CostFunction | None = None,
 ) -> tuple[Run, list[str]]:
     """Continue a run, up to `steps` in all if given; the second value is what to know of it, which
@@ -237,14 +252,14 @@ def evaluate(
     run: str | Path | Run | Policy | Acting,
     episodes: Number = 100,
     *,
-    checkpoint: Which = "last",
+    checkpoint: Which | None = None,
     seed: Number = 12345,
     mode: Choice = "deterministic",
     candidates: Number = CANDIDATES,
     env: EnvLike | None = None,
     cost_function: CostFunction | None = None,
     trust: bool = False,
-    env_options: Sequence[str] = (),
+    env_options: Mapping[str, Any] | Sequence[str] = (),
     budget: BudgetLike = (),
     horizon: Number | None = None,
     eval_envs: Number | None = None,
@@ -253,18 +268,26 @@ def evaluate(
     """Roll out the policy of a run, of an agent, or one that was loaded, on fresh environments:
     returns and costs with their standard errors, as `algd evaluate --json` prints them.
 
-    `env` is another task than the run's, with the same spaces and constraints, or says where the
-    run's own is found, or is it. `eval_envs` is the most copies that are made of it.
+    Of a run's directory it is that of its `checkpoint`, by default the newest. `env` is another
+    task than the run's, with the same spaces and constraints, or says where the run's own is found,
+    or is it. `eval_envs` is the most copies that are made of it.
     """
     asked = {"episodes": episodes, "candidates": candidates, "seed": seed, "mode": mode}
     asked |= {"horizon": horizon, "eval_envs": eval_envs}
     asked = fitted_fields(Evaluation, {k: v for k, v in asked.items() if v is not None})
+    if isinstance(run, Policy | Acting) and checkpoint is not None:
+        raise UserError(
+            "checkpoint goes with the directory of a run; what is loaded is of one checkpoint: "
+            f"algd.load(run, {checkpoint!r})."
+        )
     if isinstance(run, Acting):
         env = run.given.env if env is None else env
         cost_function = cost_function or run.given.cost_function
         trust, policy = trust or run.trust, run.policy
+    elif isinstance(run, Policy):
+        policy = run
     else:
-        policy = run if isinstance(run, Policy) else load(run, checkpoint)
+        policy = load(run, "last" if checkpoint is None else checkpoint)
     if policy.source is None:
         raise UserError("This policy is of no run: load it with algd.load.")
     source, given = policy.source, Given(env, cost_function, budgets_of(budget))
@@ -281,7 +304,7 @@ def evaluate(
             own = with_new_limits(settings.env, policy.spec.budgets, given.budgets)
             given = given._replace(budgets=own)
         settings, given = with_environment(config, given, trust)
-    options = {"env_options": tuple(env_options), "bad_steps": bad_steps}
+    options = {"env_options": written_options(env_options), "bad_steps": bad_steps}
     options |= {name: asked.get(name) for name in ("horizon", "eval_envs")}
     settings = dataclasses.replace(settings, **{k: v for k, v in options.items() if v})
     copies = min(asked["episodes"], max(settings.eval_envs, 1))

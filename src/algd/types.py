@@ -52,6 +52,7 @@ ELSEWHERE = {
     "eval_freq": "eval_every",
     "n_eval_episodes": "eval_episodes",
     "save_freq": "checkpoint_every",
+    **dict.fromkeys(("verbose", "progress_bar"), "progress"),
 }
 
 
@@ -160,13 +161,18 @@ def is_box(layout: Layout) -> bool:
     return all(isinstance(part, int) for part in layout)
 
 
+def is_named(part: Any) -> bool:
+    """Whether a layout's part is a dictionary's: a name and the layout behind it."""
+    return len(part) == 2 and isinstance(part[0], str)
+
+
 def boxes_of(layout: Layout, name: str = "") -> Iterator[tuple[str, Layout]]:
     """Names and shapes of the arrays, in the order of the vector: `a`, `b[0]`, `b[1].c`, ..."""
     if is_box(layout):
         yield name or "observation", layout
         return
     for i, part in enumerate(layout):
-        if len(part) == 2 and isinstance(part[0], str):
+        if is_named(part):
             yield from boxes_of(part[1], f"{name}.{part[0]}" if name else part[0])
         else:
             yield from boxes_of(part, f"{name}[{i}]")

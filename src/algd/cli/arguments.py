@@ -5,10 +5,12 @@ import sys
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from algd.runs.validation import option
 from algd.types import UserError
+from algd.zoo import PREFIX
 
 
 def parse(kind: Any, arguments: list[str], command: str, default: Any = None) -> Any:
@@ -41,6 +43,16 @@ def refuse_idle(chosen: Any, names: Iterable[str], why: str) -> None:
     for field in dataclasses.fields(chosen):
         if field.name in names and getattr(chosen, field.name) != field.default:
             raise UserError(f"{option(field.name)} has no effect {why}.")
+
+
+def check_named(places: Iterable[Path]) -> None:
+    """Refuse a command on runs that names none, or one of the zoo's, which are policies."""
+    named = list(map(str, places))
+    if not named:
+        raise UserError("Which runs? Name their directories, or one above them, such as runs.")
+    for name in named:
+        if name.startswith(PREFIX):
+            raise UserError(f"{name} is a policy: its run is not here to be drawn or recorded.")
 
 
 def whole_number(text: str) -> int:

@@ -21,7 +21,7 @@ class Evaluate:
     """Roll out the policy of a run on fresh environments."""
 
     run: tyro.conf.Positional[Path]
-    """The run directory."""
+    """The run directory, or zoo:TASK for a policy that comes with the package."""
     episodes: int = 100
     """How many episodes."""
     seed: Count = 12345

@@ -14,7 +14,7 @@ class Export:
     """Write the policy of a run in a form that needs no algd."""
 
     run: tyro.conf.Positional[Path]
-    """The run directory."""
+    """The run directory, or zoo:TASK for a policy that comes with the package."""
     out: Path
     """A new directory."""
     format: str = "numpy"

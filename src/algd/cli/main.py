@@ -21,7 +21,7 @@ COMMANDS = {
     "render": "film a policy in its task, with its cost against the budget",
     "report": "put runs on one page: tables, figures, films",
     "list": "show algorithms and tasks",
-    "bench": "measure speed: bench update, bench env, bench train",
+    "bench": "measure speed: bench update, bench env, bench train, bench loop",
 }
 USAGE = """algd: online safe reinforcement learning with diffusion policies
 
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _run(given: list[str]) -> None:
-    if given[:1] == ["help"]:
+    while given[:1] == ["help"]:
         given = [*given[1:], "--help"]
     if not given or given[0] in ("-h", "--help"):
         print(USAGE.format(commands="\n".join(f"  {k:10s} {v}" for k, v in COMMANDS.items())))
@@ -60,7 +60,13 @@ def _run(given: list[str]) -> None:
                 "'algd train --steps 1000'; 'algd --help' lists the commands."
             )
         if given[0] not in COMMANDS:
-            raise UserError(f"There is no command {given[0]!r}.{nearest(given[0], COMMANDS)}")
+            from algd.algorithms import presets
+
+            name = given[0].lower()
+            hint = nearest(name, COMMANDS)
+            if name in presets():
+                hint = f" It is a preset: algd train {name}, explained by algd help train {name}."
+            raise UserError(f"There is no command {given[0]!r}.{hint}")
         import_module(f"algd.cli.{given[0]}").run(given[1:])
     except UserError as error:
         print(f"algd: {error}", file=sys.stderr)

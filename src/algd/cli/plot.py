@@ -6,7 +6,7 @@ from pathlib import Path
 
 import tyro
 
-from algd.cli.arguments import parse
+from algd.cli.arguments import check_named, parse
 from algd.cli.output import check_output
 from algd.runs.grouping import gather
 from algd.types import UserError
@@ -39,6 +39,7 @@ def run(arguments: list[str]) -> None:
     chosen = parse(Plot, arguments, "plot")
     out = chosen.out or Path(f"{chosen.kind}.png")
     check_output(out, chosen.force, picture_formats())
+    check_named(chosen.runs)
     tasks, complaints = gather(chosen.runs, chosen.unfinished)
     for complaint in complaints:
         print(f"algd: left out: {complaint}", file=sys.stderr)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import tyro
 
-from algd.cli.arguments import parse
+from algd.cli.arguments import check_named, parse
 from algd.runs.directory import Run
 from algd.runs.grouping import evidence_in
 from algd.runs.validation import check_fields
@@ -31,6 +31,7 @@ def run(arguments: list[str]) -> None:
     """`algd record RUN... --to docs/data/runs`."""
     chosen = parse(Keep, arguments, "record")
     check_fields(chosen)
+    check_named(chosen.runs)
     for path in chosen.runs:
         for found in list(evidence_in(path)) or [Run(path)]:
             if isinstance(found, Run):

@@ -21,7 +21,7 @@ class Render:
     """Film the policy of a run, with its cost against the budget."""
 
     run: tyro.conf.Positional[Path]
-    """The run directory."""
+    """The run directory, or zoo:TASK for a policy that comes with the package."""
     out: Path = Path("film.mp4")
     """The film: .mp4 or .gif."""
     episodes: int = 1

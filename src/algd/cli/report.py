@@ -8,7 +8,7 @@ import tyro
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from algd.cli.arguments import parse, refuse_idle
+from algd.cli.arguments import check_named, parse, refuse_idle
 from algd.cli.output import check_output
 from algd.runs.files import write_atomically
 from algd.runs.grouping import gather
@@ -48,6 +48,7 @@ def run(arguments: list[str]) -> None:
         refuse_idle(chosen, ["episodes"], "without videos")
     check_fields(chosen)
     check_output(chosen.out, chosen.force, ("html", "htm"))
+    check_named(chosen.runs)
     tasks, complaints = gather(chosen.runs, chosen.unfinished)
     for complaint in complaints:
         print(f"algd: left out: {complaint}", file=sys.stderr)

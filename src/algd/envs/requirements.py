@@ -29,8 +29,15 @@ def facts_of(
     check_action_space(name, env.single_action_space if copies else env.action_space)
     observed = env.single_observation_space if copies else env.observation_space
     check_observation_space(name, observed)
+    if isinstance(observed, spaces.Box):
+        check_has_axis(f"The observations of {name}", observed)
     if not spaces.flatdim(observed):
         raise UserError(f"The observations of {name} are empty: there is nothing to learn from.")
+    if cost_function is not None and not budgets:
+        raise UserError(
+            f"What may an episode of {name} cost by this cost_function? Say it, for example with "
+            "budget=25.0; a budget that the environment has belongs to its own cost."
+        )
     own = _attribute(env, "budgets") if cost_function is None else None
     own = None if own is None else budgets_of(own)
     budgets = settled_budgets(name, own, budgets, _attribute(env, "cost_names"))
@@ -56,6 +63,7 @@ def check_action_space(name: str, space: gymnasium.Space) -> None:
         raise UserError(
             f"The actions of {name} are {space}: only a Box of floats can be trained on."
         )
+    check_has_axis(f"The actions of {name}", space)
     if 0 in space.shape:
         raise UserError(f"The actions of {name} are {space}: there is nothing to choose.")
     if not (np.isfinite(space.low) & np.isfinite(space.high)).all():
@@ -63,6 +71,12 @@ def check_action_space(name: str, space: gymnasium.Space) -> None:
             f"The actions of {name} have no finite bounds ({space}): policies act in a finite box. "
             "Bound them, for example with gymnasium.wrappers.RescaleAction or in the environment."
         )
+
+
+def check_has_axis(what: str, space: spaces.Box) -> None:
+    """Refuse a bare number: a batch of vectors and a vector of numbers would look alike."""
+    if not space.shape:
+        raise UserError(f"{what} are {space}, numbers without an axis: give them the shape (1,).")
 
 
 def check_observation_space(name: str, space: gymnasium.Space) -> None:

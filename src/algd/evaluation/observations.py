@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from algd.types import Layout, UserError, is_box
+from algd.types import Layout, UserError, is_box, is_named
 
 
 def flattened(layout: Layout, obs: Any, path: str = "") -> Float[np.ndarray, "*batch obs"]:
@@ -24,7 +24,7 @@ def flattened(layout: Layout, obs: Any, path: str = "") -> Float[np.ndarray, "*b
             )
         return array.reshape(*batch, -1)
     named: Any = layout
-    if isinstance(named[0][0], str):
+    if is_named(named[0]):
         if not isinstance(obs, Mapping) or obs.keys() != dict(named).keys():
             given = f"with {', '.join(map(str, obs))}" if isinstance(obs, Mapping) else type(obs)
             names = ", ".join(name for name, _ in named)
@@ -48,14 +48,18 @@ def numbers(obs: Any) -> Float[np.ndarray, "..."]:
         raise UserError(f"An observation is an array of numbers: {error}.") from error
 
 
-def refuse_pair(depth: int = 2) -> None:
+def refuse_pair(called_at: set[tuple[int, int]], depth: int = 2) -> None:
     """Refuse `action, state = policy.predict(obs)`, which with two actions would pass in silence.
 
-    What the caller is about to do with the answer stands in its code, behind the call.
+    What the caller is about to do with the answer stands in its code, behind the call; each place
+    that it was `called_at` is looked at once.
     """
+    frame = sys._getframe(depth)
+    place = (id(frame.f_code), frame.f_lasti)
+    if place in called_at:
+        return
     from opcode import opmap
 
-    frame = sys._getframe(depth)
     code, at = frame.f_code.co_code, frame.f_lasti + 2
     while code[at] == opmap["CACHE"]:
         at += 2
@@ -65,3 +69,4 @@ def refuse_pair(depth: int = 2) -> None:
             "`action = policy.predict(obs)`. (For the two numbers of an action: "
             "`left, right = policy.predict(obs).tolist()`.)"
         )
+    called_at.add(place)

@@ -19,11 +19,10 @@ from algd.networks.portable import Portable
 from algd.runs.checkpoint import Snapshot, Which, read_snapshot
 from algd.runs.config import parse_config, spec_of
 from algd.runs.directory import Run
-from algd.types import Algorithm, Choice, EnvSpec, Mode, UserError, boxes_of
+from algd.runs.validation import checked
+from algd.types import Algorithm, Choice, Count, EnvSpec, Mode, Number, UserError, boxes_of
 
 CHOICES = get_args(Choice)
-# Of a policy: these are looked at more closely.
-FIRST_CALLS = 100
 
 
 class Forecast(NamedTuple):
@@ -53,13 +52,13 @@ class Policy:
         algorithm: Algorithm,
         state: Any,
         spec: EnvSpec,
-        seed: int = 0,
+        seed: Number = 0,
         source: Snapshot | None = None,
     ) -> None:
-        self.algorithm, self.state, self.spec, self.seed = algorithm, state, spec, seed
-        self.source = source
-        self.asked = 0
-        self._key = jax.random.key(seed)
+        self.algorithm, self.state, self.spec = algorithm, state, spec
+        self.seed, self.source = checked("seed", seed, Count), source
+        self.called_at: set[tuple[int, int]] = set()
+        self._key = jax.random.key(self.seed)
         self._calls = 0
         self._is_plain = isinstance(state, PolicyData)
         # Asked once: isinstance of a protocol takes a tenth of an action's time.
@@ -122,7 +121,7 @@ class Policy:
         deterministic: bool = True,
         *,
         mode: Choice | None = None,
-        candidates: int = CANDIDATES,
+        candidates: Number = CANDIDATES,
         return_info: Literal[False] = False,
     ) -> np.ndarray: ...
 
@@ -133,7 +132,7 @@ class Policy:
         deterministic: bool = True,
         *,
         mode: Choice | None = None,
-        candidates: int = CANDIDATES,
+        candidates: Number = CANDIDATES,
         return_info: Literal[True],
     ) -> tuple[np.ndarray, Forecast]: ...
 
@@ -143,7 +142,7 @@ class Policy:
         deterministic: bool = True,
         *,
         mode: str | None = None,
-        candidates: int = CANDIDATES,
+        candidates: Number = CANDIDATES,
         return_info: bool = False,
     ) -> np.ndarray | tuple[np.ndarray, Forecast]:
         """The action for one observation, or a row of actions for a batch of them.
@@ -158,16 +157,15 @@ class Policy:
         choice: that of `algd` is the best of four draws, so the same observation may be answered
         in two ways.
         """
-        if self.asked < FIRST_CALLS:
-            self.asked += 1
-            if not return_info:
-                refuse_pair()
+        if not return_info:
+            refuse_pair(self.called_at)
         array = self._checked(obs)
         if mode is None:
             mode = "deterministic" if deterministic else "sampled"
         if mode not in CHOICES:
             raise UserError(f"The mode is one of {', '.join(CHOICES)}, not {mode!r}.")
-        actions = self._actions(array, cast(Choice, mode), candidates)
+        count = checked("candidates", candidates, int) if mode == "best" else CANDIDATES
+        actions = self._actions(array, cast(Choice, mode), count)
         shaped = actions
         if self.spec.action_shape:
             shaped = actions.reshape(*array.shape[:-1], *self.spec.action_shape)
@@ -218,18 +216,24 @@ class Policy:
         return Forecast(value, cost, spread, limit, cost > limit)
 
 
-def load(directory: str | Path | Run, checkpoint: Which = "last", *, seed: int = 0) -> Policy:
+def load(directory: str | Path | Run, checkpoint: Which = "last", *, seed: Number = 0) -> Policy:
     """The policy of a run: of its newest whole checkpoint, of its best evaluation, or of a step.
 
     `zoo:TASK` is the one that comes with the package.
     """
     task = zoo.task_in(directory)
     found = read_snapshot(directory, checkpoint) if task is None else in_zoo(task, checkpoint)
+    return policy_of(found, seed, stacklevel=3)
+
+
+def policy_of(found: Snapshot, seed: Number, stacklevel: int = 2) -> Policy:
+    """The policy of a snapshot, with a warning where that is not a finished run's newest."""
     complaints = list(found.complaints)
     if found.newest < found.settings.steps:
-        complaints.append(f"{directory} is unfinished")
+        complaints.append(f"{found.directory} is unfinished")
     for complaint in complaints:
-        warnings.warn(f"{complaint}: the policy is that of {found.standing}.", stacklevel=2)
+        told = f"{complaint}: the policy is that of {found.standing}."
+        warnings.warn(told, stacklevel=stacklevel)
     return Policy(found.algorithm, found.state, found.spec, seed, found)
 
 

@@ -65,6 +65,16 @@ def _always_sampled(data: PolicyData) -> bool:
     return isinstance(data.policy, Diffusion) and data.policy.always_sampled
 
 
+def _files_told(data: PolicyData, ending: str) -> str:
+    """Which of the two files there are, for the reader of a README."""
+    if _always_sampled(data):
+        return (
+            "This policy always draws, also where it is asked for one action: there is no\n"
+            "deterministic file.\n\n"
+        )
+    return f"`policy.{ending}` is deterministic and takes observations alone.\n\n"
+
+
 def _numpy(data: PolicyData, program: Program) -> tuple[dict[str, Any], str, float | None]:
     policy = NumpyPolicy(data)
     obs = np.zeros(data.obs_size, np.float32)
@@ -76,7 +86,8 @@ def _onnx(data: PolicyData, program: Program) -> tuple[dict[str, Any], str, floa
     contents = {"policy_sampled.onnx": onnx_model(data, sampled=True)}
     if not _always_sampled(data):
         contents["policy.onnx"] = onnx_model(data, sampled=False)
-    usage = ONNX_USAGE.replace("NOISE_SHAPE", f"(len(rows), *{data.noise_shape})")
+    noise = f"(len(rows), *{data.noise_shape})"
+    usage = _files_told(data, "onnx") + ONNX_USAGE.replace("NOISE_SHAPE", noise)
     try:
         import onnxruntime
     except ImportError:
@@ -107,7 +118,7 @@ def _stablehlo(data: PolicyData, program: Program) -> tuple[dict[str, Any], str,
     call = jax.jit(sampled.call)
     obs, key = np.zeros((1, data.obs_size), np.float32), np.zeros((1, 2), np.uint32)
     latency = latency_of(lambda: jax.block_until_ready(call(obs, key)))
-    return contents, STABLEHLO_USAGE, latency
+    return contents, _files_told(data, "stablehlo") + STABLEHLO_USAGE, latency
 
 
 def latency_of(call: Callable[[], Any], calls: int = 200) -> float:
@@ -152,10 +163,11 @@ action = policy.predict(observation)  # one observation, or a batch of rows
 action = policy.predict(observation, mode="best", candidates=16)
 ```
 
-An object reuses its memory: give each thread its own. A wrong shape raises a `ValueError`.
+`predict` returns the action alone, not a pair of action and state as in other libraries. An object
+reuses its memory: give each thread its own. A wrong shape raises a `ValueError`.
 """
-ONNX_USAGE = """Runs in any ONNX runtime; `policy.onnx` is deterministic, `policy_sampled.onnx` also
-takes the noise (zeros give a chain without any, which the deterministic action may not be):
+ONNX_USAGE = """Runs in any ONNX runtime; `policy_sampled.onnx` takes observations and the noise
+(zeros give a chain without any, which no mode of the library may be):
 
 ```python
 import numpy as np
@@ -167,8 +179,8 @@ noise = np.random.default_rng(0).standard_normal(NOISE_SHAPE, np.float32)
 ```
 """
 STABLEHLO_USAGE = """Needs JAX and flatbuffers (`pip install jax flatbuffers`), nothing of algd.
-`policy.stablehlo` takes observations, `policy_sampled.stablehlo` also `key`, uint32 [batch, 2], two
-random words for each row:
+`policy_sampled.stablehlo` takes observations and `key`, uint32 [batch, 2], two random words
+for each row:
 
 ```python
 import jax

@@ -8,7 +8,7 @@ import platform
 import shlex
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any, Literal, NamedTuple
 
@@ -30,6 +30,7 @@ from algd.types import (
     ReplayOptions,
     UserError,
     is_box,
+    is_named,
 )
 
 
@@ -92,6 +93,21 @@ def parse_options(options: tuple[str, ...]) -> dict[str, Any]:
         except ValueError:
             parsed[name] = value
     return parsed
+
+
+def written_options(options: Mapping[str, Any] | Sequence[str]) -> tuple[str, ...]:
+    """Options of an environment, in Python's words or already so, as `parse_options` reads them."""
+    if not isinstance(options, Mapping):
+        return tuple(options)
+    try:
+        # Numbers of NumPy have a plain one inside.
+        plain = {k: json.dumps(v, default=lambda x: x.tolist()) for k, v in options.items()}
+    except (AttributeError, TypeError) as error:
+        raise UserError(
+            f"env_options are numbers, texts and lists of them, not {options!r:.80}: give another "
+            "environment as a function that makes it."
+        ) from error
+    return tuple(f"{name}={value}" for name, value in plain.items())
 
 
 class Given(NamedTuple):
@@ -345,7 +361,7 @@ def _size(layout: Any) -> int:
     """How many numbers an observation of this layout has."""
     if is_box(layout):
         return math.prod(layout)
-    return sum(_size(part[1] if isinstance(part[0], str) else part) for part in layout)
+    return sum(_size(part[1] if is_named(part) else part) for part in layout)
 
 
 def _is_plain(value: Any) -> bool:

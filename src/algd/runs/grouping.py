@@ -36,7 +36,8 @@ def gather(paths: Sequence[Path], unfinished: bool = False) -> Gathered:
     identities: dict[str, tuple[Evidence, dict[str, Any]]] = {}
     complaints: list[str] = []
     everything = [one for path in paths for one in list(evidence_in(path)) or [_evidence_at(path)]]
-    for one in sorted(everything, key=lambda one: isinstance(one, Record)):
+    # Of two alike the one that is further stands for both, and a run before its record.
+    for one in sorted(everything, key=lambda one: (isinstance(one, Record), -_reached(one))):
         if one.place.resolve() in found:
             continue
         try:
@@ -89,6 +90,14 @@ def evidence_in(path: Path) -> Iterator[Evidence]:
         else:
             yield from map(Record, sorted(here.glob(PATTERN)))
             todo.extend(sorted(here.iterdir(), reverse=True))
+
+
+def _reached(run: Evidence) -> int:
+    """The step of its last evaluation; -1 where none can be read."""
+    try:
+        return max((row["step"] for row in run.rows("eval")), default=-1)
+    except (UserError, LookupError, TypeError):
+        return -1
 
 
 def _evidence_at(path: Path) -> Evidence:

@@ -93,6 +93,15 @@ def fitted_fields(kind: Any, values: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def checked(name: str, value: Any, hint: Any) -> Any:
+    """One argument of a function, as `fitted` makes it, or refused."""
+    found = fitted(value, get_args(hint)[0] if get_origin(hint) is Annotated else hint)
+    problem = _problem(found, hint)
+    if problem:
+        raise UserError(f"{name} must be {problem}, not {value!r}.")
+    return found
+
+
 def option(name: str) -> str:
     """The spelling of the command line."""
     return f"--{name.replace('_', '-')}"

@@ -2,6 +2,7 @@
 
 from algd.runs.best import excess
 from algd.runs.config import spec_of
+from algd.runs.validation import checked
 from algd.training.loop import Callback, Event
 
 
@@ -11,6 +12,8 @@ def stop_when_flat(evaluations: int = 5, tolerance: float = 0.05) -> Callback:
     It looks at the last `2 * evaluations` evaluations: all of them keep every budget on average,
     and the later half's mean return exceeds the earlier half's by at most `tolerance` of its size.
     """
+
+    evaluations = checked("evaluations", evaluations, int)
 
     def callback(event: Event) -> bool | None:
         if event.kind != "eval":

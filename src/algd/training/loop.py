@@ -331,17 +331,17 @@ def _loop(
             if not signals and not stopped and state.step % settings.eval_every:
                 judge()
             show()
-        except KeyboardInterrupt as second:
-            if not signals:
-                raise
-            if iterating and not is_untouched(state):
-                last = f"at once. {setup.runs[0].last_good()}"
-                raise Interrupted(setup.runs, state.step, last) from second
-            state = saved()
         except CannotWrite:
             raise
-        except Exception as error:
-            # Of a callback, an environment, or ours: what is whole is saved before anyone hears it.
+        except BaseException as error:
+            if signals and isinstance(error, KeyboardInterrupt):
+                if iterating and not is_untouched(state):
+                    last = f"at once. {setup.runs[0].last_good()}"
+                    raise Interrupted(setup.runs, state.step, last) from error
+                state = saved()
+                raise Interrupted(setup.runs, state.step) from error
+            # Of a callback, an environment, or ours, an exit among them: what is whole is saved
+            # before anyone hears it.
             standing = setup.runs[0].last_good()
             if not isinstance(error, Diverged) and (not iterating or is_untouched(state)):
                 with suppress(UserError):

@@ -40,7 +40,8 @@ KINDS_OF_ROWS = ("eval", "train")
 # Of small print, as a share of a panel.
 LINE_HEIGHT = 0.06
 INK = "#2b2b33"
-INCHES_PER_LABEL = 2.3
+# Of a label in the legend: each letter, and the line before it with its gaps.
+INCHES_PER_LETTER, INCHES_BEFORE = 0.075, 0.7
 
 
 class Style(NamedTuple):
@@ -381,7 +382,9 @@ def over_steps(axes: Axes, ylabel: str) -> None:
 def one_range(figure: Figure, tasks: Iterable[Groups]) -> None:
     """Every panel over steps reaches from the first step to the last of any run."""
     runs = [run for groups in tasks for members in groups.values() for run in members]
-    last = max(row["step"] for run in runs for kind in KINDS_OF_ROWS for row in rows_of(run, kind))
+    steps = [row["step"] for run in runs for kind in KINDS_OF_ROWS for row in rows_of(run, kind)]
+    # A run that was stopped before its first step has a picture too.
+    last = max(steps) or 1
     for axes in figure.axes:
         if axes.get_xlabel() == STEPS:
             axes.set_xlim(-0.03 * last, 1.03 * last)
@@ -478,7 +481,7 @@ def panel_svg(panel: Panel, groups: Groups, styles: Styles) -> bytes:
 def add_legend(figure: Figure, styles: Styles) -> None:
     """What every group looks like, above all panels; the figure grows by its lines."""
     width, height = figure.get_size_inches()
-    columns = max(int(width / INCHES_PER_LABEL), 1)
+    columns = legend_columns(width, styles)
     lines = -(-len(styles) // columns)
     figure.set_size_inches(width, height + 0.2 * (lines - 1))
     handles = [
@@ -487,6 +490,12 @@ def add_legend(figure: Figure, styles: Styles) -> None:
     ]
     place = {"loc": "outside upper center", "ncols": columns, "handlelength": 3.5}
     figure.legend(handles=handles, frameon=False, fontsize=9, **place)
+
+
+def legend_columns(width: float, labels: Iterable[str]) -> int:
+    """How many of these labels stand side by side in a figure that is so many inches wide."""
+    longest = max(map(len, labels), default=0)
+    return max(int(width / (INCHES_BEFORE + INCHES_PER_LETTER * longest)), 1)
 
 
 @cache

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
-from algd.visualization.curves import INCHES_PER_LABEL, INK, STYLES, finish
+from algd.visualization.curves import INK, STYLES, finish, legend_columns
 
 COLORS = tuple(style.color for style in STYLES)
 
@@ -142,6 +142,7 @@ def draw_landscape(
         solid.set_xlabel("left wheel", fontsize=8)
         solid.set_ylabel("right wheel", fontsize=8)
         solid.tick_params(labelsize=7)
+        solid.set(xticks=(-1, 0, 1), yticks=(-1, 0, 1))
         solid.view_init(elev=32, azim=-125)
         solid.set_title(title, fontsize=10)
         flat = figure.add_subplot(len(panels), 2, 2 * row + 2)
@@ -200,8 +201,8 @@ def draw_curvature(summary: Sequence[Mapping[str, Any]], path: Path) -> None:
 
 def _legend_above(figure: Figure, axes: Axes) -> None:
     """What the lines of all panels mean, where it hides none of them."""
-    handles, _ = axes.get_legend_handles_labels()
-    columns = max(int(figure.get_figwidth() / INCHES_PER_LABEL), 1)
+    handles, labels = axes.get_legend_handles_labels()
+    columns = legend_columns(figure.get_figwidth(), labels)
     place = {"loc": "outside upper center", "ncols": columns}
     figure.legend(handles=handles, frameon=False, fontsize=8, **place)
 

@@ -20,7 +20,7 @@ from PIL import Image
 
 from algd.evaluation.stats import Interval, bootstrap_interval, run_figures
 from algd.runs.grouping import Groups, differing_settings, training_settings
-from algd.runs.record import Evidence
+from algd.runs.record import Evidence, Record
 from algd.types import Budget, UserError, metric_suffixes
 from algd.visualization.curves import budgets_of, panel_svg, panels_of, seeds_text, styles_of
 from algd.visualization.video import film, write_film
@@ -83,7 +83,7 @@ def build(
 ) -> Page:
     """The page; `report` hears of each figure and film begun, without films if 0 `episodes`."""
     styles = styles_of(tasks)
-    notes = list(complaints)
+    notes, recorded = list(complaints), 0
     sections = []
     for task, groups in tasks.items():
         rows = {label: [row_of(run) for run in runs] for label, runs in groups.items()}
@@ -96,8 +96,12 @@ def build(
             figures.append(Figure(panel.name, source, f"{panel.name} on {alt}"))
         for label, members in rows.items() if episodes else ():
             report(f"{task}: film of {label}")
+            chosen = middle(members)
+            if isinstance(chosen.run, Record):
+                recorded += 1
+                continue
             try:
-                films.append(filmed(middle(members), label, episodes, len(members)))
+                films.append(filmed(chosen, label, episodes, len(members)))
             except UserError as error:
                 notes.append(f"No film of {label} on {task}: {error}")
         sections.append(
@@ -109,6 +113,10 @@ def build(
                 "films": films,
                 "groups": details(groups, rows, budgets),
             }
+        )
+    if recorded:
+        notes.append(
+            f"{recorded} of the films: records of runs have no policy to film, only the runs do."
         )
     return Page(page(tasks, sections, notes), notes)
 

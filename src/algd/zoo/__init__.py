@@ -23,9 +23,11 @@ def tasks(place: Path = PLACE) -> list[str]:
 
 
 def task_in(run: str | Path | Run) -> str | None:
-    """The task in `zoo:TASK`; of anything else, nothing."""
-    name = str(run)
-    return name.removeprefix(PREFIX) if name.startswith(PREFIX) else None
+    """The task in `zoo:TASK`, in any case of its letters; of anything else, nothing."""
+    if not str(run).startswith(PREFIX):
+        return None
+    name = str(run).removeprefix(PREFIX)
+    return {task.lower(): task for task in tasks()}.get(name.lower(), name)
 
 
 def record(task: str, place: Path = PLACE) -> Record:
