@@ -12,7 +12,7 @@ from algd.evaluation.acting import act, explore
 from algd.evaluation.episodes import gone_on
 from algd.networks.numpy_policy import NumpyPolicy
 from algd.objectives.critic_learning import dimensionless
-from algd.objectives.dual_ascent import LARGEST_EXCESS, dual_step, recent_excess
+from algd.objectives.dual_ascent import LARGEST_EXCESS, cut, dual_step, recent_excess
 from algd.objectives.lagrangians import augmented_lagrangian
 from algd.objectives.multipliers import ProjectedState
 from algd.objectives.td_targets import cost_targets
@@ -105,6 +105,35 @@ def test_reach_is_the_upper_twentieth_of_what_the_critics_expect():
     for _ in range(1_500):
         state = step(state)
     np.testing.assert_allclose(state.reach, np.quantile(qc, 0.95, axis=0) - limit, rtol=1e-3)
+
+
+def test_what_is_cut_off_an_excess_is_made_up_for():
+    """Against the sums by hand: what is paid and what is owed is what was asked for, up to the
+    most that is owed; an unused budget is no credit."""
+    steps, owed = jnp.array(100.0), jnp.array([0.0, 30.0, 190.0, 30.0])
+    excess = jnp.array([0.1, -0.1, 3.0, -2.0])
+    paid, left = cut(steps, excess, owed, 200.0)
+    np.testing.assert_allclose(paid, [10.0, 20.0, 25.0, -25.0], rtol=1e-5)
+    np.testing.assert_allclose(left, [0.0, 0.0, 200.0, 0.0], atol=1e-5)
+    paid, nothing = cut(steps, excess, None, 0.0)
+    np.testing.assert_allclose(paid, [10.0, -10.0, 25.0, -25.0], rtol=1e-5)
+    assert nothing is None
+
+
+@pytest.mark.parametrize(("debt", "low", "high"), [(0.0, 1.15, 1.6), (2_000.0, 0.8, 1.05)])
+def test_rare_large_costs_count_for_what_they_are(debt, low, high):
+    """One episode in ten costs ten budgets, the others half of one: their mean comes to the share
+    of the budget if what is cut off is made up for, and stays above it if not."""
+    algorithm, state, told = begun([Budget(10.0)], dual_debt=debt, floor_follows=False)
+    state = replace(state, dual=ProjectedState(jnp.array([0.3])))
+    drawn = np.random.default_rng(0).random(3_000) < 0.1
+    costs = []
+    for disaster in drawn:
+        scale = np.exp(-float(state.dual.lam[0]))
+        costs.append(scale * (100.0 if disaster else 5.0))
+        state = told(state, [[costs[-1]]], 400)
+    aim = algorithm.budget_share * 10.0
+    assert low < np.mean(costs[1_000:]) / aim < high
 
 
 def test_before_the_first_round_nothing_moves():

@@ -88,6 +88,7 @@ class Case:
             goes_on=jnp.zeros(1, bool),
             excess=jnp.zeros((2, 1)),
             reach=None,
+            owed=None,
         )
 
 

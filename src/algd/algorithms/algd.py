@@ -555,6 +555,7 @@ SCALED = ALGD(
     dual="projected",
     dual_signal="episodes",
     dual_rate=4e-4,
+    dual_debt=2_000.0,
     lam_floor=-1.0,
     floor_follows=True,
     initial_lam=-1.0,
