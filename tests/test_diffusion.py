@@ -190,19 +190,6 @@ def test_the_path_entropy_bounds_the_entropy_of_the_chains_end(power):
             assert bound > entropy - gap * size
 
 
-def test_a_temperature_does_not_fall_below_its_floor_and_rises_from_it():
-    """Far above the aim's entropy it would fall for ever."""
-    temperature = Temperature.create(0.1)
-    step = jax.jit(lambda t, entropy: t.step(-entropy[None], -4.0, 0.05).at_least(0.02))
-    for _ in range(100):
-        temperature = step(temperature, jnp.float32(0.0))
-    assert float(temperature.alpha) == pytest.approx(0.02, rel=1e-5)
-    for _ in range(200):
-        temperature = step(temperature, jnp.float32(-9.0))
-    assert float(temperature.alpha) > 0.03
-    assert temperature.at_least(0.0) is temperature
-
-
 def test_the_temperature_comes_to_rest_where_the_entropy_meets_its_aim():
     """On the two-well density, by quadrature; a thousandfold energy has a thousandfold one."""
     x = np.linspace(-4.0, 4.0, 4_001)

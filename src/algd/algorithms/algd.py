@@ -101,11 +101,8 @@ class ALGD(PrimalDualOptions):
     temperature: Literal["score", "fixed", "learnt"] = "score"
     """Where the temperature counts: in the score's target alone (paper), or also as the weight of
     the chain's entropy, which stays as it is or is learnt so that the entropy meets its aim."""
-    entropy_per_action: Annotated[float, When("temperature", ("learnt",))] = -4.0
+    entropy_per_action: Annotated[float, When("temperature", ("learnt",))] = -2.0
     """The entropy of the chain aimed at, per action coordinate: a lower bound of the policy's."""
-    beta_floor: Annotated[NonNegative, When("temperature", ("learnt",))] = 0.0
-    """The lowest temperature that is learnt: while the entropy is still on its way down to its aim,
-    the temperature would fall without end, and nobody would explore any more."""
     beta_rate: Annotated[Positive, When("temperature", ("learnt",))] = 3e-3
     """Adam step size of the temperature's logarithm."""
 
@@ -333,7 +330,6 @@ class ALGD(PrimalDualOptions):
         if temperature is not None:
             aim = self.entropy_per_action * action.shape[-1]
             temperature = temperature.step(-entropy, aim, self.beta_rate)
-            temperature = temperature.at_least(self.beta_floor)
         state = replace(state, score=score, score_moments=moments, temperature=temperature)
         if state.average is not None:
             state = replace(state, average=polyak(state.average, score, 1.0 - self.averaging))
@@ -554,13 +550,11 @@ SCALED = ALGD(
     sigma_min=0.05,
     temperature="learnt",
     beta=0.02,
-    beta_floor=2.5e-4,
     score_weight=0.0,
     penalty_cap=0.3,
     dual="projected",
     dual_signal="episodes",
     dual_rate=4e-4,
-    dual_debt=2_000.0,
     lam_floor=-1.0,
     floor_follows=True,
     initial_lam=-1.0,

@@ -91,12 +91,6 @@ class Temperature(eqx.Module):
         """The temperature in another unit of energy."""
         return Temperature(self.log_alpha + jnp.log(factor), self.moments)
 
-    def at_least(self, alpha: float) -> "Temperature":
-        """The temperature, or this one if it is lower."""
-        if not alpha:
-            return self
-        return Temperature(jnp.maximum(self.log_alpha, math.log(alpha)), self.moments)
-
     def step(
         self,
         log_prob: Float[Array, " batch"],
