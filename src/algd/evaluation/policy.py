@@ -3,7 +3,7 @@
 import warnings
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast, get_args, overload
+from typing import Annotated, Any, Literal, NamedTuple, cast, get_args, overload
 
 import jax
 import jax.numpy as jnp
@@ -20,9 +20,21 @@ from algd.runs.checkpoint import Snapshot, Which, read_snapshot
 from algd.runs.config import parse_config, spec_of
 from algd.runs.directory import Run
 from algd.runs.validation import checked
-from algd.types import Algorithm, Choice, Count, EnvSpec, Mode, Number, UserError, boxes_of
+from algd.types import (
+    Algorithm,
+    Choice,
+    Count,
+    EnvSpec,
+    Mode,
+    Number,
+    Range,
+    UserError,
+    boxes_of,
+)
 
 CHOICES = get_args(Choice)
+# How many there may be is said where they are drawn.
+WHOLE = Annotated[int, Range()]
 
 
 class Forecast(NamedTuple):
@@ -164,7 +176,7 @@ class Policy:
             mode = "deterministic" if deterministic else "sampled"
         if mode not in CHOICES:
             raise UserError(f"The mode is one of {', '.join(CHOICES)}, not {mode!r}.")
-        count = checked("candidates", candidates, int) if mode == "best" else CANDIDATES
+        count = checked("candidates", candidates, WHOLE) if mode == "best" else CANDIDATES
         actions = self._actions(array, cast(Choice, mode), count)
         shaped = actions
         if self.spec.action_shape:

@@ -167,7 +167,7 @@ action = policy.predict(observation, mode="best", candidates=16)
 reuses its memory: give each thread its own. A wrong shape raises a `ValueError`.
 """
 ONNX_USAGE = """Runs in any ONNX runtime; `policy_sampled.onnx` takes observations and the noise
-(zeros give a chain without any, which no mode of the library may be):
+(zeros give a chain without any, which the deterministic action may not be):
 
 ```python
 import numpy as np

@@ -83,7 +83,7 @@ def build(
 ) -> Page:
     """The page; `report` hears of each figure and film begun, without films if 0 `episodes`."""
     styles = styles_of(tasks)
-    notes, recorded = list(complaints), 0
+    notes, recorded = list(complaints), []
     sections = []
     for task, groups in tasks.items():
         rows = {label: [row_of(run) for run in runs] for label, runs in groups.items()}
@@ -98,7 +98,7 @@ def build(
             report(f"{task}: film of {label}")
             chosen = middle(members)
             if isinstance(chosen.run, Record):
-                recorded += 1
+                recorded.append(f"{label} on {task}")
                 continue
             try:
                 films.append(filmed(chosen, label, episodes, len(members)))
@@ -115,9 +115,8 @@ def build(
             }
         )
     if recorded:
-        notes.append(
-            f"{recorded} of the films: records of runs have no policy to film, only the runs do."
-        )
+        what = ", ".join(recorded)
+        notes.append(f"No film of {what}: their records have no policy, only the runs do.")
     return Page(page(tasks, sections, notes), notes)
 
 
