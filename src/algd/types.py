@@ -52,7 +52,6 @@ ELSEWHERE = {
     "eval_freq": "eval_every",
     "n_eval_episodes": "eval_episodes",
     "save_freq": "checkpoint_every",
-    **dict.fromkeys(("verbose", "progress_bar"), "progress"),
 }
 
 
