@@ -301,6 +301,11 @@ def test_budgets_by_name_find_their_costs_and_are_the_same_when_it_goes_on(tmp_p
         found = {each["name"]: each["limit"] for each in run.config()["budgets"]}
         assert found == {"hazards": 2.0, "energy": 6.0}
         algd.resume(run.directory, steps=26)
+        source = algd.train(start_from=run, out=tmp_path / f"from{i}", **SIZES)
+        assert source.config()["budgets"] == run.config()["budgets"]
+        words = ["--from", str(run), "--out", str(tmp_path / f"cli{i}"), "--steps", "8", "--quiet"]
+        main(["train", *words, "--eval-episodes", "1", "--envs", "1"])
+        assert Run(tmp_path / f"cli{i}").config()["budgets"] == run.config()["budgets"]
     mixed = [Budget(2.0, "a", discounted=True), Budget(6.0, "b")]
     run = algd.train("DiffDrive", "sac-lag", budget=mixed, out=tmp_path / "mixed", **options)
     again, _ = algd.resume(run.directory, steps=26)

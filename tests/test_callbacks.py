@@ -311,13 +311,16 @@ def test_a_program_that_fails_says_how_to_go_on(tmp_path):
 
 
 @pytest.mark.parametrize("leave", [SystemExit("closed"), KeyboardInterrupt()])
-def test_who_leaves_loses_nothing_either(leave, tmp_path):
+def test_who_leaves_loses_nothing_either(leave, tmp_path, recwarn):
     def callback(event):
         if event.step == 60:
             raise leave
 
     with pytest.raises(type(leave)) as left:
         train(tmp_path / "run", callbacks=[callback])
+    # Of an exit's notes Python shows none.
+    told = [str(one.message) for one in recwarn if one.category is UserWarning]
+    assert any("Step 60 is saved" in one for one in told) == isinstance(leave, SystemExit)
     assert "Step 60 is saved. Go on with: algd resume" in "".join(left.value.__notes__)
     assert Run(tmp_path / "run").checkpoints()[-1][0] == 60
 

@@ -20,6 +20,7 @@ from algd.visualization.curves import (
     KINDS,
     STYLES,
     Curve,
+    budgets_of,
     curve,
     draw_curve,
     final,
@@ -131,6 +132,30 @@ def test_what_cannot_be_drawn_is_named_and_left_out(runs, tmp_path):
         assert part in found
     assert len(complaints) == 6
     assert len(gather(wanted, unfinished=True).tasks["DiffDrive"]["algd"]) == 2
+
+
+def test_under_another_budget_it_is_another_task(tmp_path):
+    """Its line, its shading and its verdict are its own."""
+    write_run(tmp_path / "a", seed=0)
+    write_run(tmp_path / "b", seed=0, budgets=[Budget(5.0, name="hazards")])
+    write_run(tmp_path / "c", seed=1, budgets=[Budget(5.0, name="hazards")])
+    tasks = gather([tmp_path]).tasks
+    assert {
+        task: {label: len(found) for label, found in groups.items()}
+        for task, groups in tasks.items()
+    } == {"DiffDrive, budget 20": {"algd": 1}, "DiffDrive, budget 5": {"algd": 2}}
+    assert [budgets_of(groups)[0]["limit"] for groups in tasks.values()] == [20.0, 5.0]
+
+
+def test_a_younger_option_at_its_default_makes_no_group_of_its_own(tmp_path):
+    younger, older = (write_run(tmp_path / name, seed=i) for i, name in enumerate("ab"))
+    config = {k: v for k, v in older.config().items() if k not in ("format", "checksum")}
+    del config["hyperparameters"]["rho"]
+    del config["hyperparameters"]["pid"]
+    older.write_config(config)
+    assert list(gather([tmp_path]).tasks["DiffDrive"]) == ["algd"]
+    assert len(gather([tmp_path]).tasks["DiffDrive"]["algd"]) == 2
+    assert younger.config()["hyperparameters"]["rho"] == 1.0
 
 
 def test_curves_are_means_with_intervals_over_seeds(runs):

@@ -32,7 +32,17 @@ from algd.runs.validation import check_effect, fitted, fitted_fields
 from algd.training import loop
 from algd.training.loop import Callback, Report
 from algd.training.warm_start import check_same_spaces
-from algd.types import Algorithm, BudgetLike, Choice, Count, Number, UserError, budgets_of, nearest
+from algd.types import (
+    Algorithm,
+    Budget,
+    BudgetLike,
+    Choice,
+    Count,
+    Number,
+    UserError,
+    budgets_of,
+    nearest,
+)
 
 
 def train(
@@ -112,6 +122,7 @@ def planned(
     settings = dataclasses.replace(defaults, **given)
     if settings.discounted_budget:
         budgets = tuple(dataclasses.replace(each, discounted=True) for each in budgets)
+    budgets = budgets or budgets_kept(source, settings)
     own = fitted_fields(type(chosen), {k: v for k, v in options.items() if k in of_preset})
     changed = dataclasses.replace(chosen, **own)
     check_effect(chosen, changed)
@@ -125,6 +136,15 @@ def planned(
             stacklevel=3,
         )
     return Plan(settings, changed, name, needed)
+
+
+def budgets_kept(source: Snapshot | None, settings: Settings) -> tuple[Budget, ...]:
+    """The source's budgets with their names, where their limits are taken over: limits alone would
+    go by position, and be sums."""
+    if source is None or not settings.budget:
+        return ()
+    same = (settings.env, settings.budget) == (source.settings.env, source.settings.budget)
+    return source.spec.budgets if same else ()
 
 
 def several(callback: Any) -> Sequence[Callback]:

@@ -7,11 +7,11 @@ from typing import Annotated, Any, Generic, TypeVar
 import tyro
 
 from algd.algorithms import canonical_preset, presets
-from algd.api import defaults_of, run_seeds_to_end, run_to_end
+from algd.api import budgets_kept, defaults_of, run_seeds_to_end, run_to_end
 from algd.cli.arguments import parse, parse_known, refuse_idle, search_here
 from algd.cli.progress import announce, progress_line
 from algd.runs.checkpoint import read_snapshot
-from algd.runs.config import Settings, check_imported
+from algd.runs.config import Given, Settings, check_imported
 from algd.runs.validation import check_effect, option
 from algd.types import ELSEWHERE, UserError
 
@@ -85,7 +85,8 @@ def run(arguments: list[str]) -> None:
             seeds, out = output.seeds, output.out
             runs = run_seeds_to_end(settings, algorithm, name, seeds, out, report)
         else:
-            runs = [run_to_end(settings, algorithm, name, output.out, report, source)]
+            given = Given(budgets=budgets_kept(source, settings))
+            runs = [run_to_end(settings, algorithm, name, output.out, report, source, given)]
     for run in runs:
         announce(run.directory)
 

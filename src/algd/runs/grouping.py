@@ -1,10 +1,12 @@
 """Runs and records as they come from the command line, sorted by task and by what was trained."""
 
+import dataclasses
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from algd.algorithms import preset
 from algd.runs.config import check_config
 from algd.runs.directory import Run
 from algd.runs.record import PATTERN, Evidence, Record
@@ -66,7 +68,16 @@ def training_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     settings = {k: v for k, v in config["settings"].items() if k not in ASIDE}
     # Without a budget of the user's the task's own counts, which the settings do not name.
     budget = [budget["limit"] for budget in config["budgets"]]
-    return {**settings, "budget": budget, **config["hyperparameters"]}
+    return {**settings, "budget": budget, **_own_defaults(config), **config["hyperparameters"]}
+
+
+def _own_defaults(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What options that are younger than the run were before there was a choice."""
+    try:
+        fields = dataclasses.fields(type(preset(config["preset"])))
+    except UserError:
+        return {}
+    return {f.name: list(f.default) if isinstance(f.default, tuple) else f.default for f in fields}
 
 
 def task_of(config: Mapping[str, Any]) -> str:
@@ -128,23 +139,41 @@ def _identity(config: Mapping[str, Any], seed: bool = True) -> str:
     return json.dumps([config["preset"], training_settings(config), number], sort_keys=True)
 
 
+def _tasks_of(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The task of each; where one is trained on under several budgets, each is a task of its own:
+    what keeps one budget may break another."""
+    names = [task_of(config) for config in configs]
+    limits = [[budget["limit"] for budget in config["budgets"]] for config in configs]
+    several = {
+        name
+        for name, own in zip(names, limits, strict=True)
+        if any(other != own for n, other in zip(names, limits, strict=True) if n == name)
+    }
+    return [
+        f"{name}, budget {', '.join(f'{x:g}' for x in own)}" if name in several else name
+        for name, own in zip(names, limits, strict=True)
+    ]
+
+
 def _by_task(found: Sequence[tuple[Evidence, dict[str, Any]]]) -> dict[str, Groups]:
     same: dict[str, list[tuple[Evidence, dict[str, Any]]]] = {}
     for run, config in found:
         same.setdefault(_identity(config, seed=False), []).append((run, config))
     tasks: dict[str, Groups] = {}
-    for members in same.values():
+    firsts = [members[0][1] for members in same.values()]
+    named = _tasks_of(firsts)
+    for members, task in zip(same.values(), named, strict=True):
         config = members[0][1]
         # The settings go into the label where the preset's name is not enough.
         rivals = [
-            other[0][1]
-            for other in same.values()
-            if (task_of(other[0][1]), other[0][1]["preset"]) == (task_of(config), config["preset"])
+            other
+            for other, its_task in zip(firsts, named, strict=True)
+            if (its_task, other["preset"]) == (task, config["preset"])
         ]
         own = differing_settings(rivals)[rivals.index(config)]
         label = ", ".join([config["preset"], *(f"{k} {_shown(v)}" for k, v in own.items())])
         ordered = sorted(members, key=lambda member: member[1]["settings"]["seed"])
-        tasks.setdefault(task_of(config), {})[label] = [run for run, _ in ordered]
+        tasks.setdefault(task, {})[label] = [run for run, _ in ordered]
     return dict(sorted((task, dict(sorted(groups.items()))) for task, groups in tasks.items()))
 
 

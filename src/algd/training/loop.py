@@ -4,6 +4,7 @@ import dataclasses
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
@@ -347,6 +348,9 @@ def _loop(
                 with suppress(UserError):
                     state = state if saved_at == state.step else saved()
                     standing = f"Step {state.step} is saved. Go on with: {commands(setup.runs)}"
+            if isinstance(error, SystemExit):
+                # Python shows no more of it than its code.
+                warnings.warn(standing, stacklevel=2)
             if isinstance(error, UserError):
                 error.args = (f"{error} {standing}",)
             else:
