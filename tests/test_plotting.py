@@ -241,7 +241,8 @@ def over_steps(figure):
 
 def test_all_panels_of_a_figure_have_one_range(runs, tmp_path, figures):
     """Also where the multiplier's first row comes late, and where a task was trained for longer."""
-    write_run(tmp_path / "long", env="PointButton1", steps=1600, seed=3)
+    same = {"env": "PointButton1", "budgets": [Budget(10.0)]}
+    write_run(tmp_path / "long", steps=1600, seed=3, **same)
     plot_tasks(gather([runs, tmp_path]).tasks, tmp_path / "all.png", "all")
     panels = over_steps(figures[0])
     assert len(panels) == 8
