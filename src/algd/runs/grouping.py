@@ -74,7 +74,7 @@ def training_settings(config: Mapping[str, Any]) -> dict[str, Any]:
 def _own_defaults(config: Mapping[str, Any]) -> dict[str, Any]:
     """What options that are younger than the run were before there was a choice."""
     try:
-        fields = dataclasses.fields(type(preset(config["preset"])))
+        fields = dataclasses.fields(type(preset(str(config["preset"]))))
     except UserError:
         return {}
     return {f.name: list(f.default) if isinstance(f.default, tuple) else f.default for f in fields}
