@@ -1,5 +1,6 @@
 """The smoothed score and the sampler against closed forms and quadrature."""
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from algd.objectives.diffusion import (
     path_entropy,
     reverse_chain,
 )
+from algd.types import Budget, EnvSpec, Transition
 
 DATA = Path(__file__).parent / "data" / "analytic"
 
@@ -210,3 +212,40 @@ def test_the_temperature_comes_to_rest_where_the_entropy_meets_its_aim():
         found.append(float(temperature.alpha))
         assert entropy(found[-1], scale) == pytest.approx(aim, abs=0.02)
     assert found[1] == pytest.approx(1000.0 * found[0], rel=0.05)
+
+
+def test_the_aim_of_the_entropy_falls_by_its_surplus():
+    """The temperature of one and the same minibatch: up while the aim is above the entropy that
+    there is, down when the surplus is gone, and at rest where half of it is left."""
+    small = {"critic_hidden": 4, "score_hidden": 4, "embedding": 2, "denoise_steps": 3}
+    plain = replace(preset("algd"), **small, policy_every=1, normalise=False)
+    spec = EnvSpec(2, (-1.0, -1.0), (1.0, 1.0), (Budget(10.0),), 100)
+    state = plain.init(spec, jax.random.key(0))
+    rng = np.random.default_rng(0)
+    batch = Transition(
+        obs=jnp.asarray(rng.normal(size=(8, 2)), jnp.float32),
+        action=jnp.asarray(rng.uniform(-1, 1, (8, 2)), jnp.float32),
+        reward=jnp.zeros(8),
+        cost=jnp.zeros((8, 1)),
+        next_obs=jnp.asarray(rng.normal(size=(8, 2)), jnp.float32),
+        terminated=jnp.zeros(8, bool),
+        truncated=jnp.zeros(8, bool),
+        goal_met=jnp.zeros(8, bool),
+        margin=jnp.zeros((8, 1)),
+        extras={},
+    )
+
+    def moved(rounds, **options):
+        algorithm = replace(plain, **options)
+        begun = replace(state, rounds=jnp.asarray(rounds))
+        after, metrics = algorithm.update(begun, batch, jax.random.key(1))
+        step = after.temperature.log_alpha - state.temperature.log_alpha
+        return float(step), float(metrics["entropy"])
+
+    entropy = moved(0)[1] / 2
+    aims = {"entropy_per_action": entropy - 1.0, "entropy_surplus": 2.0, "entropy_memory": 500.0}
+    assert moved(0, **aims)[0] > 0.0
+    assert moved(10_000, **aims)[0] < 0.0
+    # Adam's first step has its size whatever the slope: so the place where the sign changes.
+    half = round(500 * np.log(2.0))
+    assert moved(half - 20, **aims)[0] > 0.0 > moved(half + 20, **aims)[0]

@@ -83,7 +83,6 @@ def test_what_is_measured_by_the_limit_keeps_its_meaning_under_another(critics):
         dual=dataclasses.replace(state.dual, lam=jnp.array([0.8])),
         excess=jnp.ones((2, 1)),
         reach=jnp.array([0.5]),
-        owed=jnp.array([7.0]),
         units=dataclasses.replace(state.units, count=jnp.asarray(1)),
     )
     source = Snapshot(Path(), SHORT, algorithm, "algd", old, state, 0, 0, [], {})
@@ -98,7 +97,7 @@ def test_what_is_measured_by_the_limit_keeps_its_meaning_under_another(critics):
     units = [budget_unit(algorithm, each) for each in (state, started)]
     highest = [each.reach * u + each.limit for each, u in zip((state, started), units, strict=True)]
     np.testing.assert_allclose(*highest, rtol=1e-5)
-    for name in ("episode_scale", "limit", "excess", "owed"):
+    for name in ("episode_scale", "limit", "excess"):
         np.testing.assert_array_equal(getattr(started, name), getattr(fresh, name))
 
 

@@ -88,7 +88,6 @@ class Case:
             goes_on=jnp.zeros(1, bool),
             excess=jnp.zeros((2, 1)),
             reach=None,
-            owed=None,
         )
 
 

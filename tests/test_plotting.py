@@ -152,6 +152,7 @@ def test_a_younger_option_at_its_default_makes_no_group_of_its_own(tmp_path):
     config = {k: v for k, v in older.config().items() if k not in ("format", "checksum")}
     del config["hyperparameters"]["rho"]
     del config["hyperparameters"]["pid"]
+    config["hyperparameters"]["dual_debt"] = 0.0  # An option that is gone, unused.
     older.write_config(config)
     assert list(gather([tmp_path]).tasks["DiffDrive"]) == ["algd"]
     assert len(gather([tmp_path]).tasks["DiffDrive"]["algd"]) == 2

@@ -121,6 +121,16 @@ def test_a_diverged_policy_stops_the_run_instead_of_reaching_the_environment(nam
     assert run.checkpoints() == []
 
 
+def test_an_option_that_is_no_longer_there_is_forgotten_where_it_was_not_used():
+    spec = EnvSpec(3, (-1.0,), (1.0,), (Budget(10.0),), 20)
+    config = json.loads(json.dumps(describe(Settings(), preset("algd"), "algd", spec)))
+    config["hyperparameters"]["dual_debt"] = 0.0
+    assert parse_config(config)[1] == preset("algd")
+    config["hyperparameters"]["dual_debt"] = 2_000.0
+    with pytest.raises(UserError, match="no --dual-debt here"):
+        parse_config(config)
+
+
 def test_an_option_younger_than_the_run_is_as_before_and_not_as_todays_preset_has_it():
     spec = EnvSpec(3, (-1.0,), (1.0,), (Budget(10.0),), 20)
     config = json.loads(json.dumps(describe(Settings(), preset("algd"), "algd", spec)))

@@ -103,6 +103,10 @@ class ALGD(PrimalDualOptions):
     the chain's entropy, which stays as it is or is learnt so that the entropy meets its aim."""
     entropy_per_action: Annotated[float, When("temperature", ("learnt",))] = -2.0
     """The entropy of the chain aimed at, per action coordinate: a lower bound of the policy's."""
+    entropy_surplus: Annotated[NonNegative, When("temperature", ("learnt",))] = 0.0
+    """How much more is aimed at in the first round: who does not know yet tries more."""
+    entropy_memory: Annotated[Positive, When("temperature", ("learnt",))] = 10_000.0
+    """Rounds in which that surplus falls to a share of 1/e."""
     beta_rate: Annotated[Positive, When("temperature", ("learnt",))] = 3e-3
     """Adam step size of the temperature's logarithm."""
 
@@ -328,7 +332,8 @@ class ALGD(PrimalDualOptions):
         if self.temperature != "score":
             metrics |= {"beta": beta * jnp.ones(()), "entropy": jnp.mean(entropy)}
         if temperature is not None:
-            aim = self.entropy_per_action * action.shape[-1]
+            faded = jnp.exp(-state.rounds.astype(entropy.dtype) / self.entropy_memory)
+            aim = (self.entropy_per_action + self.entropy_surplus * faded) * action.shape[-1]
             temperature = temperature.step(-entropy, aim, self.beta_rate)
         state = replace(state, score=score, score_moments=moments, temperature=temperature)
         if state.average is not None:
@@ -549,12 +554,15 @@ SCALED = ALGD(
     head="gaussian",
     sigma_min=0.05,
     temperature="learnt",
+    entropy_per_action=-4.0,
+    entropy_surplus=2.0,
     beta=0.02,
     score_weight=0.0,
     penalty_cap=0.3,
     dual="projected",
     dual_signal="episodes",
     dual_rate=4e-4,
+    dual_credit=0.06,
     lam_floor=-1.0,
     floor_follows=True,
     initial_lam=-1.0,

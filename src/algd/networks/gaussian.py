@@ -94,7 +94,7 @@ class Temperature(eqx.Module):
     def step(
         self,
         log_prob: Float[Array, " batch"],
-        target_entropy: float,
+        target_entropy: float | Float[Array, ""],
         rate: float | Float[Array, ""],
     ) -> "Temperature":
         r"""One Adam step on $\log\alpha$ for $\mathrm{mean}[\alpha (-\log\pi - \bar H)]$."""

@@ -140,9 +140,6 @@ class PrimalDualState(eqx.Module):
     """What recent training episodes cost above the budget's share, in budgets."""
     reach: Float[Array, " constraints"] | None
     """How far above the limit the highest of the critics' expectations are; None if nobody asks."""
-    owed: Float[Array, " constraints"] | None
-    """What was cut off the excess and is not made up for yet, in steps of twice the budget; None if
-    nobody does."""
 
 
 S = TypeVar("S", bound=PrimalDualState)

@@ -68,10 +68,10 @@ class PrimalDualOptions(CriticOptions):
     episodes cost twice what they should."""
     dual_memory: Annotated[Positive, When("dual_signal", ("episodes",))] = 3_000.0
     """Steps over which `episodes` averages what they cost."""
-    dual_debt: Annotated[NonNegative, When("dual_signal", ("episodes",))] = 0.0
-    """What `episodes` cuts off a large excess is made up for later, up to so many steps of twice
-    the budget. Without it rare large costs count for less than they are, and training settles above
-    the budget where these are most of the cost."""
+    dual_credit: Annotated[NonNegative, When("dual_signal", ("episodes",))] = LARGEST_EXCESS
+    """In budgets: an unused budget beyond it relaxes the multiplier no faster. Smaller than the
+    largest excess that counts, 0.25, it keeps rare large costs, between which most of the budget is
+    unused, from being forgotten before the next one."""
     budget_share: Annotated[Fraction, When("dual_signal", ("episodes",))] = 0.9
     """The share of the budget that `episodes` steers training to."""
     learnt_copies: Annotated[Count, When("dual_signal", ("episodes",))] = 0
@@ -107,7 +107,6 @@ def init_dual(options: PrimalDualOptions, dual: Dual, spec: EnvSpec) -> dict[str
     return {
         "dual": dual.init(jnp.full(constraints, options.initial_lam, jnp.float32)),
         "reach": jnp.zeros(constraints) if relaxes and options.floor_follows else None,
-        "owed": jnp.zeros(constraints) if options.dual_debt else None,
     }
 
 
@@ -127,24 +126,6 @@ def recent_excess(
     steps = jnp.sum(weights)
     mean = weights @ jnp.minimum(own, WORST_EPISODE) / jnp.maximum(steps, 1.0)
     return excess - jnp.expm1(-steps / memory) * (mean - excess)
-
-
-def cut(
-    steps: Float[Array, ""],
-    excess: Float[Array, " constraints"],
-    owed: Float[Array, " constraints"] | None,
-    most: float,
-) -> tuple[Float[Array, " constraints"], Float[Array, " constraints"] | None]:
-    r"""$v = [T \bar e + o]_{-cT}^{cT}$ and $o' = [T \bar e + o - v]_0^{o_{max}}$.
-
-    What the multiplier moves by after T `steps` of the `excess` $\bar e$, which counts up to
-    c = `LARGEST_EXCESS`, and what is `owed` then: the rest, paid when less is due. So the mean
-    excess goes to zero, and not only its median, as long as nobody owes the `most`.
-    """
-    wanted = steps * excess + (0.0 if owed is None else owed)
-    bound = steps * LARGEST_EXCESS
-    violation = jnp.clip(wanted, -bound, bound)
-    return violation, None if owed is None else jnp.clip(wanted - violation, 0.0, most)
 
 
 def dual_step(
@@ -196,16 +177,16 @@ def feedback(
     )
     worse = jnp.max(excess[np.array([group.any() for group in groups])], axis=0)
     steps = each_stands_for * jnp.sum(ended).astype(excess.dtype)
-    violation, owed = cut(steps, worse, state.owed, options.dual_debt)
+    violation = steps * jnp.clip(worse, -options.dual_credit, LARGEST_EXCESS)
     if state.reach is not None:
         # Down to the floor and no further; up to a floor that has risen, no faster than ever.
         floor = -options.rho * jnp.maximum(state.reach, 0.0)
         to_floor = (floor - state.dual.lam) / options.dual_rate
         violation = jnp.maximum(violation, jnp.minimum(to_floor, steps * LARGEST_EXCESS))
     moved = dual.step(state.dual, violation)  # pyright: ignore[reportArgumentType]
-    old = (state.dual, state.excess, state.owed)
-    kept = jax.tree.map(lambda new, old: jnp.where(due, new, old), (moved, excess, owed), old)
-    return replace(state, dual=kept[0], excess=kept[1], owed=kept[2])
+    old = (state.dual, state.excess)
+    kept = jax.tree.map(lambda new, old: jnp.where(due, new, old), (moved, excess), old)
+    return replace(state, dual=kept[0], excess=kept[1])
 
 
 def multiplier(options: PrimalDualOptions, state: PrimalDualState) -> Float[Array, " constraints"]:

@@ -33,6 +33,9 @@ from algd.types import (
     is_named,
 )
 
+# Options that are no longer there, with the value that made no use of them.
+WITHDRAWN = {"dual_debt": 0.0}
+
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
@@ -293,7 +296,7 @@ def parse_config(config: dict[str, Any]) -> tuple[Settings, Algorithm, str]:
     """The settings and the algorithm that `describe` described."""
     settings = check_config(config)
     try:
-        kind, own = type(preset(config["preset"])), _with_tuples(config["hyperparameters"])
+        kind, own = type(preset(config["preset"])), _with_tuples(hyperparameters(config))
         check_values(kind, own)
         # An option that is younger than the run has its own default, which is what was before it,
         # and not what today's preset makes of it.
@@ -302,6 +305,12 @@ def parse_config(config: dict[str, Any]) -> tuple[Settings, Algorithm, str]:
         return settings, algorithm, config["preset"]
     except (KeyError, TypeError, UserError) as error:
         raise UserError(f"The settings do not fit this version of algd: {error}") from error
+
+
+def hyperparameters(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of a run, less the ones that are no longer there and that it made no use of."""
+    own = config["hyperparameters"]
+    return {k: v for k, v in own.items() if k not in WITHDRAWN or v != WITHDRAWN[k]}
 
 
 def spec_of(config: dict[str, Any]) -> EnvSpec:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from algd.algorithms import preset
-from algd.runs.config import check_config
+from algd.runs.config import check_config, hyperparameters
 from algd.runs.directory import Run
 from algd.runs.record import PATTERN, Evidence, Record
 from algd.types import UserError
@@ -68,7 +68,7 @@ def training_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     settings = {k: v for k, v in config["settings"].items() if k not in ASIDE}
     # Without a budget of the user's the task's own counts, which the settings do not name.
     budget = [budget["limit"] for budget in config["budgets"]]
-    return {**settings, "budget": budget, **_own_defaults(config), **config["hyperparameters"]}
+    return {**settings, "budget": budget, **_own_defaults(config), **hyperparameters(config)}
 
 
 def _own_defaults(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from algd.types import Algorithm, EnvSpec, LearnerState, UserError
 # What belongs to a task and not to the networks; PPO's ring holds the costs of past episodes.
 OF_THE_TASK = (
     *("limit", "low", "high", "episode_costs", "episodes"),
-    *("episode_scale", "goes_on", "excess", "owed"),
+    *("episode_scale", "goes_on", "excess"),
 )
 
 
