@@ -88,7 +88,7 @@ def test_the_limit_is_relaxed_as_far_as_the_critics_expect_more_and_no_further(s
     floor = max(-algorithm.rho * max(reach, 0.0), algorithm.lam_floor)
     once = float(told(state, [[0.0]]).dual.lam[0])
     assert abs(once - start) <= 1e-4 * 100 * LARGEST_EXCESS + 1e-6
-    for _ in range(2_100):
+    for _ in range(1_100):
         state = told(state, [[0.0]])
     np.testing.assert_allclose(state.dual.lam, [floor], atol=1e-5)
     # Who costs too much is answered as ever.
@@ -107,7 +107,7 @@ def test_reach_is_the_upper_twentieth_of_what_the_critics_expect():
     np.testing.assert_allclose(state.reach, np.quantile(qc, 0.95, axis=0) - limit, rtol=1e-3)
 
 
-@pytest.mark.parametrize(("credit", "low", "high"), [(0.25, 1.15, 1.6), (0.06, 0.6, 1.0)])
+@pytest.mark.parametrize(("credit", "low", "high"), [(0.25, 1.15, 1.6), (0.125, 0.75, 1.05)])
 def test_rare_large_costs_are_not_forgotten_before_the_next_one(credit, low, high):
     """One episode in ten costs ten budgets, the others half of one: their mean stays above the
     share of the budget that training is steered to if an unused budget counts for as much as an
@@ -124,7 +124,7 @@ def test_rare_large_costs_are_not_forgotten_before_the_next_one(credit, low, hig
     assert low < np.mean(costs[1_000:]) / aim < high
 
 
-@pytest.mark.parametrize("credit", [0.25, 0.06])
+@pytest.mark.parametrize("credit", [0.25, 0.125])
 def test_what_costs_the_same_each_time_comes_to_the_share_of_the_budget(credit):
     """Whatever an unused budget counts for."""
     algorithm, state, told = begun([Budget(10.0)], dual_credit=credit, dual_rate=1e-3)
