@@ -41,6 +41,7 @@ from algd.objectives.diffusion import (
     reverse_chain,
 )
 from algd.objectives.dual_ascent import (
+    LARGEST_EXCESS,
     PrimalDualOptions,
     dual_step,
     feedback,
@@ -576,7 +577,16 @@ copies; docs/results.md says what each of them gave."""
 PRESETS = {
     "algd": SCALED,
     "lgd": replace(SCALED, energy="plain", penalty_cap=0.0, initial_lam=0.0),
-    "algd-unconstrained": replace(SCALED, energy="reward", penalty_cap=0.0, initial_lam=0.0),
+    # The reference of docs/benchmark.md keeps the noise that the default begins with.
+    "algd-unconstrained": replace(
+        SCALED,
+        energy="reward",
+        penalty_cap=0.0,
+        initial_lam=0.0,
+        dual_credit=LARGEST_EXCESS,
+        entropy_per_action=-2.0,
+        entropy_surplus=0.0,
+    ),
     "algd-plain": ALGD(),
     "lgd-plain": ALGD(energy="plain"),
     "algd-paper": PAPER,

@@ -242,7 +242,6 @@ SCALED = SACLag(
     dual="projected",
     dual_signal="episodes",
     dual_rate=4e-4,
-    dual_credit=0.125,
     floor_follows=True,
     initial_lam=0.0,
     exploration_noise=0.4,
