@@ -246,7 +246,8 @@ SCALED = SACLag(
     initial_lam=0.0,
     exploration_noise=0.4,
 )
-"""With what the preset `algd` has besides its policy and its penalty."""
+"""With what the preset `algd` has besides its policy, its penalty and the smaller credit of its
+multiplier."""
 
 PRESETS = {
     "sac-lag": SACLag(),
