@@ -30,7 +30,7 @@ def check_values(kind: Any, values: Mapping[str, Any]) -> None:
     hints = get_type_hints(kind, include_extras=True)
     for name, given in values.items():
         if name not in hints:
-            raise UserError(f"there is no {option(name)} here; a newer version may have it.")
+            raise UserError(f"there is no {option(name)} here; another version may have it.")
         problem = _problem(given, hints[name])
         if problem:
             raise UserError(f"{option(name)} must be {problem}, not {given!r}.")
